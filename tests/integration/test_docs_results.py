@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+from scripts import report
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
@@ -42,15 +42,11 @@ def said(text: str, name: str) -> list[str]:
 def test_a_section_has_the_numbers_of_the_kept_runs(
     page: Path, name: str, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = importlib.util.spec_from_file_location("report_script", ROOT / "scripts" / "report.py")
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
     copy = tmp_path / page.name
     copy.write_text(f"<!-- table:{name} -->\n<!-- /table:{name} -->\n")
     monkeypatch.chdir(ROOT)
     places = [] if arguments[0].startswith("results/") else ["outputs=results"]
-    assert script.main([*arguments, *places, "--markdown", str(copy), "--section", name]) == 0
+    assert report.main([*arguments, *places, "--markdown", str(copy), "--section", name]) == 0
     written = said(copy.read_text(encoding="utf-8"), name)
     assert sum(line.startswith("|") for line in written) > 2
     assert written == said(page.read_text(encoding="utf-8"), name), f"write it again: {' '.join(arguments)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,22 +9,18 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+from scripts import join_records
 
 from turnwise_worlds.data_files import read_data_file
 
-SCRIPT = Path(__file__).parents[3] / "scripts" / "join_records.py"
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    spec = importlib.util.spec_from_file_location("join_records", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
 
     def once(*arguments: object) -> tuple[int, str, str]:
-        status = script.main([str(argument) for argument in arguments])
+        status = join_records.main([str(argument) for argument in arguments])
         printed = capsys.readouterr()
         return status, printed.out, printed.err
 

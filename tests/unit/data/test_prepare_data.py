@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
+from scripts import prepare_data
 
 from turnwise.data.trajectories import read_trajectories, write_trajectories
 from turnwise_worlds.household import HouseholdEnv
 from turnwise_worlds.search import SearchEnv
-
-SCRIPT = Path(__file__).parents[3] / "scripts" / "prepare_data.py"
-spec = importlib.util.spec_from_file_location("prepare_data", SCRIPT)
-prepare_data = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(prepare_data)
 
 TOOL = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
 

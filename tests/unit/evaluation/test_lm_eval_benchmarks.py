@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from scripts import evaluate_general
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turnwise.errors import InputError
@@ -84,11 +84,7 @@ def test_scores_are_those_of_the_models_own_log_probs_and_reports_read_them(
     tokenizer.save_pretrained(run / "model")
     (run / "config.yaml").write_text("policy: {model: tiny}\n")
     write_result({"method": "sft", "env": "e", "scale": "tiny", "seed": 0, "in_domain": {}}, run)
-    spec = importlib.util.spec_from_file_location("evaluate_general", ROOT / "scripts" / "evaluate_general.py")
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    assert script.main([str(run), "rooms", "--include", str(tasks)]) == 0
+    assert evaluate_general.main([str(run), "rooms", "--include", str(tasks)]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert told["base"]["rooms"] == {"acc,none": pytest.approx(base), "items": 4}
     result = read_result(run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from scripts import reference_rationales
 
 from turnwise.data.steps import steps_of
 from turnwise.data.trajectories import read_trajectories
@@ -203,15 +203,6 @@ def test_noise_depends_on_the_content_and_the_seed_alone(reply: Make) -> None:
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("reference_rationales", ROOT / "scripts" / "reference_rationales.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 def demos(tmp_path: Path) -> Path:
     """Four turns, the last of which has reasoning."""
@@ -246,19 +237,19 @@ def rationales(path: Path) -> list[str | None]:
 
 
 def test_turns_get_their_rationales_and_only_missing_ones_are_asked_for_again(
-    script: ModuleType, judge_server: ModuleType, demos: Path, tmp_path: Path
+    judge_server: ModuleType, demos: Path, tmp_path: Path
 ) -> None:
     into = tmp_path / "reasoned.jsonl"
     with judge_server.serve(lambda body, nth: "404" if "hello" in str(body) else None, because) as server:
         command = [str(demos), "--url", server.url, "--model", "m", "--cache", str(tmp_path / "cache.sqlite")]
         command += ["--into", str(into)]
-        assert script.main(command) == 1
+        assert reference_rationales.main(command) == 1
         called = 'because of | {"function": {"arguments": {"a": 1, "b": 2}, "name": "add"}, "type": "function"}'
         assert rationales(into) == [called, "because of | Three.", None, "own"]
         shown = next(body["messages"][1]["content"] for body in server.bodies if "Three." in str(body))
         assert "| 3\n<<<END conversation" in shown
         server.fault = lambda body, nth: None
         for _ in range(2):
-            assert script.main(command) == 0
+            assert reference_rationales.main(command) == 0
             assert rationales(into) == [called, "because of | Three.", "because of | Good day.", "own"]
             assert server.calls == 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from scripts import report
 
 from turnwise.errors import InputError
 from turnwise.runs.result_file import Result
@@ -172,14 +172,6 @@ def test_bad_folders_say_what_to_do(tmp_path):
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("report_script", ROOT / "scripts" / "report.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 def two_seeds(tmp_path, make):
     for seed in range(2):
@@ -190,9 +182,9 @@ def two_seeds(tmp_path, make):
     return tmp_path / "outputs"
 
 
-def test_markdown_page_and_reports(script, two_seeds, tmp_path, capsys):
+def test_markdown_page_and_reports(two_seeds, tmp_path, capsys):
     page, notes = tmp_path / "cmp.html", tmp_path / "docs" / "results.md"
-    assert script.main([str(two_seeds), "--markdown", str(notes), "--html", str(page), "--rebuild"]) == 0
+    assert report.main([str(two_seeds), "--markdown", str(notes), "--html", str(page), "--rebuild"]) == 0
     text = notes.read_text()
     assert "### household, scale tiny" in text
     assert "| pivotrl/tab4/full | 0, 1 | 33.9 | 55.2 +- 6.4 | +21.3 +- 6.4 |" in text  # t(0.975, 1) = 12.706
@@ -202,33 +194,32 @@ def test_markdown_page_and_reports(script, two_seeds, tmp_path, capsys):
     assert all((two_seeds / f"seed{seed}" / "report.html").exists() for seed in range(2))
     assert "pivotrl/tab4/full" in capsys.readouterr().out
     for wrong in (["--markdown", str(notes), "--section", "two"], ["--figure", str(tmp_path / "figure.pdf")]):
-        assert script.main([str(two_seeds), *wrong]) == 2
+        assert report.main([str(two_seeds), *wrong]) == 2
     assert notes.read_text() == text
 
 
-def refused(script, capsys, *words: str) -> str:
+def refused(capsys, *words: str) -> str:
     """What is said of a command line that ends with 2; one line, and no table."""
-    assert script.main(list(words)) == 2
+    assert report.main(list(words)) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1, said
     return said.err.strip()
 
 
-def test_seeds_and_folders_that_are_not_there_are_told(script, two_seeds, tmp_path, capsys, monkeypatch):
-    request = ("sweep=pivotrl_tab4", "rows=full")
-    assert "seed=99" in refused(script, capsys, *request, f"outputs={two_seeds}", "seed=99")
-    assert "nothere" in refused(script, capsys, *request, f"outputs={two_seeds},{tmp_path / 'nothere'}")
+def test_seeds_and_folders_that_are_not_there_are_told(two_seeds, tmp_path, capsys, monkeypatch):
+    asked = ("sweep=pivotrl_tab4", "rows=full")
+    assert "seed=99" in refused(capsys, *asked, f"outputs={two_seeds}", "seed=99")
+    assert "nothere" in refused(capsys, *asked, f"outputs={two_seeds},{tmp_path / 'nothere'}")
     monkeypatch.chdir(tmp_path / "outputs")
-    assert f"{tmp_path}/outputs/outputs" in refused(script, capsys, *request)
+    assert f"{tmp_path}/outputs/outputs" in refused(capsys, *asked)
 
 
-def test_a_summary_of_one_paper(script, capsys, tmp_path):
+def test_a_summary_of_one_paper(capsys, tmp_path):
     outputs = f"outputs={tmp_path}"
-    assert script.main(["summary", "paper=awpo", outputs]) == 0
-    papers = {line.split(",")[0].split()[0] for line in capsys.readouterr().out.splitlines() if " awpo_" in line}
-    assert papers == {"AWPO"}
-    assert "paper=awp" in refused(script, capsys, "summary", "paper=awp", outputs)
-    assert "paper=awpo" in refused(script, capsys, "sweep=awpo_tab2", "paper=awpo", outputs)
+    assert report.main(["summary", "paper=awpo", outputs, "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out.splitlines()[-1])) == {"AWPO"}
+    assert "paper=awp" in refused(capsys, "summary", "paper=awp", outputs)
+    assert "paper=awpo" in refused(capsys, "sweep=awpo_tab2", "paper=awpo", outputs)
 
 
 def test_a_report_does_not_wait_for_libraries_that_it_may_not_need():

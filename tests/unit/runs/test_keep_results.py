@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+from scripts import keep_results
 
 from turnwise.errors import InputError
 from turnwise.runs.archive import opened, write_archive
@@ -237,24 +237,20 @@ def test_own_runs_of_a_row_come_before_kept_ones(tmp_path: Path) -> None:
 def test_the_command_keeps_names_and_leaves_out_what_it_cannot_keep(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spec = importlib.util.spec_from_file_location("keep_results", ROOT / "scripts" / "keep_results.py")
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
     out = tmp_path / "outputs"
     save(out / "p/tab1/ours/seed0", 30)
     save(out / "p/tab1/ours/seed0.old-1", 30)
     options = ["--outputs", str(out), "--to", str(tmp_path / "results")]
-    assert script.main([str(out / "p"), *options]) == 0
+    assert keep_results.main([str(out / "p"), *options]) == 0
     assert [path.relative_to(tmp_path / "results") for path in finished([tmp_path / "results"])] == [
         Path("p/tab1/ours/seed0")
     ]
     save(out / "p/tab1/ours/seed1", 30, "0123456789ab+")
-    assert script.main([str(out), *options]) == 2
+    assert keep_results.main([str(out), *options]) == 2
     assert "seed1" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
     for nothing in ("nothing", "empty"):
-        assert script.main([str(tmp_path / nothing), *options]) == 2
+        assert keep_results.main([str(tmp_path / nothing), *options]) == 2
         assert str(tmp_path / nothing) in capsys.readouterr().err
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import random
@@ -16,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from scripts import gate_report as gate_script
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import wilson
@@ -375,16 +375,8 @@ def test_looks_are_read_from_records(tree: Tree, written: Written, tmp_path: Pat
 ROOT = Path(__file__).parents[4]
 
 
-@pytest.fixture(scope="module")
-def script() -> Any:
-    spec = importlib.util.spec_from_file_location("gate_report_script", ROOT / "scripts" / "gate_report.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def report_of(script: Any, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert script.main(list(arguments)) == 0
+def report_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert gate_script.main(list(arguments)) == 0
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
@@ -399,8 +391,8 @@ def run(tree: Any, written: Any, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_recorded_rollouts(script: Any, capsys: pytest.CaptureFixture[str], run: Path) -> None:
-    report = report_of(script, capsys, f"data={run}", "k=3", "steps=2,3", "resamples=100")
+def test_recorded_rollouts(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+    report = report_of(capsys, f"data={run}", "k=3", "steps=2,3", "resamples=100")
     assert (report["source"], report["groups"], report["zero_variance"], report["horizon"]) == ("recorded", 12, 6, 8)
     assert [report["t1"]["0.12"][key] for key in ("cut", "tp", "fp", "precision")] == [6, 6, 0, 1.0]
     assert set(report["t7"]) == {"2", "3"}
@@ -408,16 +400,16 @@ def test_recorded_rollouts(script: Any, capsys: pytest.CaptureFixture[str], run:
     assert report["tier1"]["saved_pct"] == pytest.approx(100 * 72 / 336)
     assert report["tier1"]["unit"] == "turns" and not report["tier1"]["measured"]
     assert report["t8"]["look"]["auroc"] == 1.0
-    assert report == report_of(
-        script, capsys, f"data={run / 'rollouts/train.jsonl'}", "k=3", "steps=2,3", "resamples=100"
-    ) | {"data": str(run)}
+    assert report == report_of(capsys, f"data={run / 'rollouts/train.jsonl'}", "k=3", "steps=2,3", "resamples=100") | {
+        "data": str(run)
+    }
 
 
 @pytest.mark.parametrize(
     "arguments", ["data=", "data={} kk=3", "data={} k=3 k=4", "data={} k=three", "data={} k=0", "data={}/no"]
 )
-def test_bad_input_gets_one_message(script: Any, capsys: pytest.CaptureFixture[str], run: Path, arguments: str) -> None:
-    assert script.main(arguments.format(run).split()) == 2
+def test_bad_input_gets_one_message(capsys: pytest.CaptureFixture[str], run: Path, arguments: str) -> None:
+    assert gate_script.main(arguments.format(run).split()) == 2
     captured = capsys.readouterr()
     assert arguments.split()[-1].partition("=")[0] in captured.err
     assert captured.err.count("\n") == 1 and not captured.out
