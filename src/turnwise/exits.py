@@ -71,9 +71,10 @@ def of_command(folder: Path) -> Iterator[None]:
     os.environ["TURNWISE_TRACEBACK"] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise its errors instead of printing them
     # Hydra would compose the configuration once more, only to read hydra.mode from it. Only -m starts several runs here.
-    Hydra.get_mode = lambda *_, **__: None  # type: ignore[method-assign]
-    listed: Any = Hydra.format_config_groups  # of --help, without the groups at/..., which scale= sets
-    Hydra.format_config_groups = lambda hydra, wanted: listed(  # type: ignore[method-assign]
+    patched: Any = Hydra
+    patched.get_mode = lambda *_, **__: None
+    listed = patched.format_config_groups  # of --help, without the groups at/..., which scale= sets
+    patched.format_config_groups = lambda hydra, wanted: listed(
         hydra, lambda group: wanted(group) and not group.startswith("at/")
     )
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from pathlib import Path
@@ -11,13 +12,16 @@ import nbformat
 import pytest
 import yaml
 from nbclient import NotebookClient
-from scripts import report
 
 from turnwise.config.schema import compose_config
 from turnwise.training.loop import run
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
 VERDICT = re.compile(r"^(holds|fails|undecided|untestable|not_run)[,:]? ?")
+
+
 SMALL = [
     "policy.model=tiny",
     "env.horizon=6",
@@ -30,6 +34,8 @@ SMALL = [
     "eval.items=1",
     "iterations=2",
 ]
+
+
 RUNS = {
     "pivotrl/tab4/full": ["method=pivotrl", "states.keep=all", "states.k=2", "allocator.group_size=4"],
     "pivotrl/tab4/sft": ["method=sft"],
@@ -71,9 +77,13 @@ def executed(name: str, outputs: Path, **variables: str) -> list[str]:
 
 
 def test_pivotrl_shows_the_numbers_of_the_pages(outputs: Path, tmp_path: Path, capsys) -> None:
+    spec = importlib.util.spec_from_file_location("report_of_notebooks", ROOT / "scripts" / "report.py")
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
     page, web = tmp_path / "page.md", tmp_path / "page.html"
-    asked = ["sweep=pivotrl_tab4", f"outputs={outputs}", "--markdown", str(page), "--html", str(web)]
-    assert report.main(asked) == 0
+    request = ["sweep=pivotrl_tab4", f"outputs={outputs}", "--markdown", str(page), "--html", str(web)]
+    assert script.main(request) == 0
     capsys.readouterr()
     shown = executed("read_a_sweep", outputs, TURNWISE_PAPER="PivotRL")
     lines = {line for text in shown for line in text.splitlines()}

@@ -126,6 +126,16 @@ def test_check_makes_every_check_and_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("config.yaml")) and not list(tmp_path.rglob("result.json"))
 
 
+def test_a_fault_in_a_file_of_the_user_is_one_line_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from turnwise_worlds.household import *\n\n\nclass Env(HouseholdEnv):\n"
+                                      "    def tasks(self, split, count, seed=0):\n        return self.nothing\n")  # fmt: skip
+    run = train("method=grpo", "env._target_=mine.Env", "name=x", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert run.returncode == 1 and f"{tmp_path / 'mine.py'}:6" in run.stderr and "Traceback" not in run.stderr
+    (tmp_path / "mine.py").write_text("\nnothing()\n")
+    run = train("method=grpo", "env._target_=mine.Env", "name=x", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert run.returncode == 2 and f"{tmp_path / 'mine.py'}:2" in run.stderr and "Traceback" not in run.stderr
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -227,7 +227,8 @@ def read_evaluation(path: Path) -> Evaluation | None:
     except (ValueError, RecursionError):  # the file is not JSON, or it has other keys
         logger.warning("%s is damaged; the evaluation is repeated", path)
         return None
-    return Evaluation(**{name: [row for row in rows if isinstance(row, kind)] for name, kind in KINDS.items()})
+    of_kind: dict[str, list[Any]] = {name: [row for row in rows if isinstance(row, KINDS[name])] for name in KINDS}
+    return Evaluation(**of_kind)
 
 
 # -- replies in held-out dialogues -------------------------------------------------------------------------------------

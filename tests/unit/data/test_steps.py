@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from turnwise.data.chat_tokens import ChatTokens
-from turnwise.data.steps import TurnInContext, steps_of
 from turnwise.data.trajectories import parse_trajectory
 from turnwise.data.turns_in_context import TurnInContext, steps_of
 from turnwise.methods.states import expert_turns
@@ -15,7 +14,11 @@ from turnwise.types import ToolCall
 
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"properties": {"city": {"type": "string"}}}}}
+
+
 CALL = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Paris"}}}
+
+
 DIALOGUE = {
     "id": "dialogue",
     "tools": [TOOL],

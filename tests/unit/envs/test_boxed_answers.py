@@ -9,7 +9,7 @@ from turnwise.env import Environment
 from turnwise_worlds.browse import BrowseEnv
 from turnwise_worlds.math import MathEnv
 from turnwise_worlds.search import SearchEnv
-from turnwise_worlds.tools import Boxed
+from turnwise_worlds.tool_environment import Boxed
 
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Alma Irving"}}\n</tool_call>'
 

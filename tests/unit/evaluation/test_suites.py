@@ -51,9 +51,6 @@ def test_tasks_are_compared_by_what_they_hold() -> None:
         fresh_tasks(environment, "seen", 4, 1)
 
 
-# -- suites ------------------------------------------------------------------------------------------------------------
-
-
 def test_a_suite_is_played_greedily_beside_the_environment_of_the_run() -> None:
     model, tokenizer = load_policy(ASSETS)
     chat = ChatTokens(tokenizer)

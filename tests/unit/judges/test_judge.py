@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from scripts import reference_rationales
 
-from turnwise.data.steps import steps_of
 from turnwise.data.trajectories import read_trajectories
+from turnwise.data.turns_in_context import steps_of
 from turnwise.judges.judge import (
     AnswerError,
     Candidate,

@@ -23,13 +23,17 @@ from transformers import AutoTokenizer
 from turnwise.evaluation.skills import SKILLS, Item, items, stream
 from turnwise.shipped import ASSETS, WORLDS, tiny_path
 from turnwise_worlds.apibank.office import OfficeTasks
-from turnwise_worlds.bfcl.requests import TinyTasks
+from turnwise_worlds.bfcl.generated_tasks import TinyTasks
 from turnwise_worlds.household.environment import HouseholdEnv
 
 # -- recipe ------------------------------------------------------------------------------------------------------------
 
 RECIPE = Recipe(steps=8, reading=8, settling=2, demonstrations=4, skills=4, hidden=48, layers=2, mlp=64)
+
+
 ENV = HouseholdEnv(horizon=3)
+
+
 MIXTURE = Household(ENV)
 
 
@@ -178,8 +182,6 @@ def test_a_package_with_other_weights_is_refused(tmp_path: Path, capsys: pytest.
         assert not out.exists()
 
 
-# -- toolworlds --------------------------------------------------------------------------------------------------------
-
 LIGHT = ToolWorlds(worlds=("apibank", "search"))  # neither a sandbox nor an extra
 
 
@@ -209,10 +211,12 @@ def test_no_request_of_a_held_out_split_is_ever_trained_on(source):
         assert len(asked) > 25 and not asked & trained
 
 
-# -- tokenizer ---------------------------------------------------------------------------------------------------------
-
 TOKENIZER = AutoTokenizer.from_pretrained(ASSETS)
+
+
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
+
+
 CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": "é"}}}
 
 

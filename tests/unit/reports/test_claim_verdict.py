@@ -12,11 +12,11 @@ import pytest
 from turnwise.errors import InputError
 from turnwise.runs.result_file import read_result
 from turnwise_study.claims import Decision, decide, decide_gate, settled
-from turnwise_study.entries import Entry, as_json, counted, read_entry
+from turnwise_study.entries import Entry, counted, read_entry
+from turnwise_study.entry_figures import by_update
 from turnwise_study.entry_tables import EACH_NOTE, SIGN_NOTE, entry_tables, summary_table
-from turnwise_study.figures import by_update
-from turnwise_study.runs import RunMetrics
-from turnwise_study.sweeps.jobs import ask, job_of, jobs
+from turnwise_study.run_metrics import RunMetrics
+from turnwise_study.sweeps.jobs import job_of, jobs, read_request
 from turnwise_study.sweeps.sweep_file import comparison
 from turnwise_study.tables import to_markdown
 
@@ -377,9 +377,6 @@ def test_a_precondition_that_leads_nowhere_is_refused(pilot_conf: Path, change: 
     path.write_text(path.read_text().replace(*change))
     with pytest.raises(InputError, match=place):
         read_request(["sweep=p_tab1"], pilot_conf)
-
-
-# -- entry figures -----------------------------------------------------------------------------------------------------
 
 
 def run(folder: Path, looks: dict[int, tuple[float, float]], greedy: bool = False) -> RunMetrics:

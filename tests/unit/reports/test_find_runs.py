@@ -36,7 +36,11 @@ SWEEP = {
         "full": {"label": "Full | ours", "overrides": "method=pivotrl", "numbers": {"tau2": 63.81}},
     },
 }
+
+
 AFTER_TRAINING = RESULT["in_domain.after"]
+
+
 AFTER = {"base": (30.0, 31.0, 32.0), "sft": (34.0, 40.0, 31.0), "full": (50.0, 52.0, 57.0)}
 
 
@@ -206,20 +210,21 @@ def refused(capsys, *words: str) -> str:
     return said.err.strip()
 
 
-def test_seeds_and_folders_that_are_not_there_are_told(two_seeds, tmp_path, capsys, monkeypatch):
-    asked = ("sweep=pivotrl_tab4", "rows=full")
-    assert "seed=99" in refused(capsys, *asked, f"outputs={two_seeds}", "seed=99")
-    assert "nothere" in refused(capsys, *asked, f"outputs={two_seeds},{tmp_path / 'nothere'}")
+def test_seeds_and_folders_that_are_not_there_are_told(script, two_seeds, tmp_path, capsys, monkeypatch):
+    request = ("sweep=pivotrl_tab4", "rows=full")
+    assert "seed=99" in refused(script, capsys, *request, f"outputs={two_seeds}", "seed=99")
+    assert "nothere" in refused(script, capsys, *request, f"outputs={two_seeds},{tmp_path / 'nothere'}")
     monkeypatch.chdir(tmp_path / "outputs")
-    assert f"{tmp_path}/outputs/outputs" in refused(capsys, *asked)
+    assert f"{tmp_path}/outputs/outputs" in refused(script, capsys, *request)
 
 
-def test_a_summary_of_one_paper(capsys, tmp_path):
+def test_a_summary_of_one_paper(script, capsys, tmp_path):
     outputs = f"outputs={tmp_path}"
-    assert report.main(["summary", "paper=awpo", outputs, "--json"]) == 0
-    assert set(json.loads(capsys.readouterr().out.splitlines()[-1])) == {"AWPO"}
-    assert "paper=awp" in refused(capsys, "summary", "paper=awp", outputs)
-    assert "paper=awpo" in refused(capsys, "sweep=awpo_tab2", "paper=awpo", outputs)
+    assert script.main(["summary", "paper=awpo", outputs]) == 0
+    papers = {line.split(",")[0].split()[0] for line in capsys.readouterr().out.splitlines() if " awpo_" in line}
+    assert papers == {"AWPO"}
+    assert "paper=awp" in refused(script, capsys, "summary", "paper=awp", outputs)
+    assert "paper=awpo" in refused(script, capsys, "sweep=awpo_tab2", "paper=awpo", outputs)
 
 
 def test_a_report_does_not_wait_for_libraries_that_it_may_not_need():

@@ -10,16 +10,15 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from huggingface_hub import HfApi
 
-from turnwise.errors import InputError
 from turnwise.runs.page import report, write_report
-from turnwise.runs.run_files import read_run
-from turnwise_study.publish import card_of, policy_folder, push
+from turnwise.runs.read_run import read_run
 
 # -- run report --------------------------------------------------------------------------------------------------------
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
 HOSTILE = '</pre></svg><script>alert(1)</script><img src="http://evil.example/x.png" onerror=alert(2)>&amp;{{ 7*7 }}'
 
 
@@ -188,45 +187,3 @@ def test_replies_of_held_out_dialogues_are_paired_and_the_changed_ones_shown_fir
     changed = "d4 shown d4 accepted go not accepted stay d2 shown d2 not accepted no idea accepted book it"
     assert f"{changed} d3 shown d3 not accepted hm not accepted ah d1 shown d1 accepted yes accepted yes" in said
     assert not any(f"shown {name}" in said for name in ("unsaid", "before"))
-
-
-# -- publish -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["/home/someone/secret/base", "../someone/secret/base", "someone/base"])
-def run(request: pytest.FixtureRequest, tmp_path: Path, make: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "someone/base").mkdir(parents=True)
-    folder = make.write_run(tmp_path / "outputs" / "pivotrl" / "seed0")
-    (folder / "config.yaml").write_text(f"policy: {{model: {request.param}}}\nseed: 0\nmethod: pivotrl\n")
-    (folder / "adapter").mkdir()
-    named = {"base_model_name_or_path": request.param, "r": 16}
-    (folder / "adapter" / "adapter_config.json").write_text(json.dumps(named))
-    (folder / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
-    (folder / "adapter" / "optimizer.pt").write_bytes(b"not sent")
-    (folder / "adapter" / "stolen_config.json").symlink_to(folder / "config.yaml")
-    return folder
-
-
-def test_the_policy_is_sent_with_a_card_and_without_paths(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: dict[str, bytes] = {}
-
-    def upload(api: HfApi, *, repo_id: str, folder_path: str, commit_message: str) -> str:
-        sent.update({path.name: path.read_bytes() for path in Path(folder_path).iterdir()})
-        return f"https://hub/{repo_id}"
-
-    monkeypatch.setattr(HfApi, "create_repo", lambda *_, **__: None)
-    monkeypatch.setattr(HfApi, "upload_folder", upload)
-    card = card_of(run, "apache-2.0")
-    assert push(run, "me/policy", card, "token") == "https://hub/me/policy"
-    assert set(sent) == {"README.md", "adapter_config.json", "adapter_model.safetensors"}
-    assert json.loads(sent["adapter_config.json"]) == {"base_model_name_or_path": "base", "r": 16}
-    assert not any(b"someone" in content for content in sent.values())
-    assert card.data.license == "apache-2.0" and b"license: apache-2.0" in sent["README.md"]
-    (run / "config.yaml").write_text("policy: {model: Qwen/Qwen3-0.6B}\nseed: 0\nmethod: pivotrl\n")
-    assert card_of(run).data.base_model == "Qwen/Qwen3-0.6B"
-
-
-def test_a_run_without_a_policy_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError):
-        policy_folder(tmp_path)

@@ -22,7 +22,7 @@ from turnwise.methods.credit import GroupAdvantage
 from turnwise.methods.gate import Never
 from turnwise.methods.reward import Outcome
 from turnwise.rollouts.collect import Collector
-from turnwise.rollouts.environment_steps import guarded
+from turnwise.rollouts.episodes import guarded
 from turnwise.rollouts.player import Player
 from turnwise.training.candidates import expert_file
 from turnwise_worlds.household import HouseholdEnv

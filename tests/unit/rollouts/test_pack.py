@@ -52,6 +52,8 @@ def test_a_trie_holds_each_path_and_its_ancestor_mask_is_exact(paths: list[list[
 
 
 MakeModel = Callable[..., Any]
+
+
 TASK = Task("toy", "0", "train")
 
 
@@ -352,9 +354,6 @@ def test_demonstrations_train_each_turn_once(make_model: MakeModel) -> None:
     assert update.stored_tokens == 9 + sum(len(t.action_ids) for t in tree.turns) + sum(
         len(t.observation_ids) for t in tree.turns[:2]
     )
-
-
-# -- pack rows ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("row_tokens", [2048, 12])

@@ -22,7 +22,7 @@ from turnwise.methods.states import expert_turns
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.episodes import Openings
 from turnwise.rollouts.player import Branch, Player
-from turnwise.training.recorder import reward_metrics
+from turnwise.training.group_metrics import reward_metrics
 from turnwise.types import RolloutTree, State, Task, Turn
 from turnwise_worlds.household import HouseholdEnv
 

@@ -16,8 +16,8 @@ from turnwise.data.turns_in_context import TurnInContext, steps_of
 from turnwise.judges.judge import Candidate
 from turnwise.judges.offline import OfflineJudge
 from turnwise.methods.awpo import Graded
-from turnwise.rollouts.environment_steps import Answers
-from turnwise.rollouts.verdicts import Anchored, Episodes, Judged, Verdicts, candidate
+from turnwise.rollouts.episodes import EnvironmentCalls, Episodes
+from turnwise.rollouts.verdicts import Anchored, JudgedReward, Verdicts, candidate
 from turnwise.types import Pivot, RolloutTree, State, Task, ToolCall, Trajectory, Turn
 from turnwise_worlds.household import HouseholdEnv
 
@@ -25,7 +25,11 @@ from turnwise_worlds.household import HouseholdEnv
 
 
 BOOK = '<tool_call>{"name": "book", "arguments": {"place": "Roma", "people": 2}}</tool_call>'
+
+
 NOTE = '<tool_call>{"name": "note", "arguments": {"hour": 19}}</tool_call>'
+
+
 TOOLS = [
     {
         "name": "book",
@@ -33,6 +37,8 @@ TOOLS = [
     },
     {"name": "note", "parameters": {"properties": {"hour": {"type": "integer"}}}},
 ]
+
+
 WORDS = "one two three four five six seven eight nine ten"
 
 
@@ -122,8 +128,14 @@ def test_an_episode_goes_on_from_the_longest_kept_beginning_and_is_independent()
 
 
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Paris"}}</tool_call>'
+
+
 ASKED_TOOLS = ({"type": "function", "function": {"name": "weather", "parameters": {"properties": {"city": {}}}}},)
+
+
 SAID = {"function": {"name": "weather", "arguments": {"city": "Paris"}}}
+
+
 PARIS = ToolCall("weather", {"city": "Paris"})
 
 

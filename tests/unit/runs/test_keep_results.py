@@ -11,18 +11,23 @@ from scripts import keep_results
 
 from turnwise.errors import InputError
 from turnwise.runs.archive import opened, write_archive
-from turnwise.runs.result_file import finished, keep, read_result
+from turnwise.runs.kept_runs import finished, keep
+from turnwise.runs.result_file import read_result
 from turnwise_study.entries import read_entry
 from turnwise_study.entry_tables import entry_tables, summary_table
 from turnwise_study.gates.report import Settings, gate_report
-from turnwise_study.runs import RunMetrics
-from turnwise_study.sweeps.jobs import ask
+from turnwise_study.run_metrics import RunMetrics
+from turnwise_study.sweeps.jobs import read_request
 from turnwise_study.tables import to_markdown
 
 # -- keep results ------------------------------------------------------------------------------------------------------
 
 ROOT = Path(__file__).resolve().parents[3]
+
+
 RUNS = ROOT / "tests" / "runs"  # three kept runs
+
+
 SWEEP = """
 paper: P
 entry: Table 1

@@ -14,7 +14,6 @@ from turnwise.methods.credit import spread
 from turnwise.methods.loss import Clipped, merge_metrics
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.distributed import DistributedContext
-from turnwise.training.iterations import Allocated
 from turnwise.training.policy_module import PolicyModule, recomputing
 from turnwise.types import RolloutTree, State, Task, Turn
 

@@ -32,7 +32,7 @@ from turnwise.shipped import tiny_path
 from turnwise.training import frozen_buffer
 from turnwise.training.distributed import DistributedContext
 from turnwise.training.frozen_buffer import Frozen, read_buffer, record, write_buffer
-from turnwise.training.module import PolicyModule
+from turnwise.training.policy_module import PolicyModule
 from turnwise.types import RolloutTree, State, Task, Turn
 from turnwise_worlds.household import HouseholdEnv
 
@@ -122,7 +122,11 @@ def test_a_buffer_is_read_back_and_another_file_is_not(
 
 
 texts = st.text(st.characters(), max_size=4)
+
+
 floats = st.floats(allow_nan=False)
+
+
 turns = st.builds(
     Turn,
     parent=st.just(-1),

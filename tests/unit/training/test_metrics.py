@@ -11,9 +11,9 @@ import pytest
 from turnwise.methods.pivotrl import Exact, Functional
 from turnwise.methods.reward import ToolCalls
 from turnwise.rollouts.collect import Experience
-from turnwise.rollouts.environment_steps import Answers
-from turnwise.rollouts.verdicts import Episodes, Verdicts
-from turnwise.training.recorder import (
+from turnwise.rollouts.episodes import EnvironmentCalls, Episodes
+from turnwise.rollouts.verdicts import Verdicts
+from turnwise.training.group_metrics import (
     GATE,
     branch_metrics,
     branches,
@@ -106,6 +106,8 @@ def experience(*trees, reward=Functional()):  # noqa: B008 - a frozen dataclass 
 
 
 HOUSE = local("household", (1.0, 1.0), (1.0, 0.0), (1.0, 0.0), (0.0, 0.0))
+
+
 SHELL = local("terminal", (1.0, 0.0), (0.0, 0.0))
 
 
@@ -159,7 +161,11 @@ def looked(tree: RolloutTree, step: int, stop: bool) -> RolloutTree:
 
 
 PASSED = looked(rollouts(5, 3, 2), step=2, stop=False)  # two rollouts went on, for 3 and 1 turns: 2 turns each
+
+
 CUT = looked(rollouts(2, 2, 2, ended=False), step=2, stop=True)
+
+
 SHORT = rollouts(1, 1)  # ended before the gate looked
 
 

@@ -20,14 +20,11 @@ from turnwise.errors import InputError
 from turnwise.methods.awpo import Graded
 from turnwise.methods.states import expert_turns
 from turnwise.models.policy import load_policy
-from turnwise.training.build_run import call_format, in_format
+from turnwise.training.build_run import call_format
 from turnwise.training.candidates import HeldOut, UserFile, check_readable
 from turnwise.training.evaluate import negative_log_likelihood, sampled_replies
-from turnwise.training.parts import call_format
 from turnwise.types import RolloutTree, State, Task, Turn
 from turnwise_worlds.apibank import ApiBankEnv
-
-# -- the format of calls -----------------------------------------------------------------------------------------------
 
 
 def states(*experts: str) -> list[State]:
@@ -45,9 +42,6 @@ def test_demonstrations_of_another_format_are_refused_with_the_one_that_reads_th
     with pytest.raises(InputError, match=r"reward\.format=hermes.*reward\.format=bfcl_python"):
         check_readable(Graded("hermes"), python)
     check_readable(Graded("bfcl_python"), python)
-
-
-# -- dialogues ---------------------------------------------------------------------------------------------------------
 
 
 def read(

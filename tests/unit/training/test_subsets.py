@@ -20,7 +20,6 @@ from turnwise.training.build_run import Settings
 from turnwise.training.candidates import short_prompts
 from turnwise.training.distributed import DistributedContext
 from turnwise.training.evaluate import Measure
-from turnwise.training.parts import Settings
 from turnwise.training.result import by_subset, in_domain, summary
 from turnwise.types import RolloutTree, State, Task, Turn
 

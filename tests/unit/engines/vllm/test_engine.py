@@ -29,6 +29,8 @@ from turnwise_worlds.household import HouseholdEnv
 # -- engine ------------------------------------------------------------------------------------------------------------
 
 Make = Callable[..., Any]
+
+
 SAMPLING = Sampling(max_tokens=8)
 
 
@@ -139,9 +141,6 @@ def test_the_key_comes_from_the_environment(
         engine.load_weights(policy, 0)
         engine.sample([engine.open([4])], SAMPLING, [0])
         assert "secret" not in repr(vars(engine))
-
-
-# -- single requests, with engine.schedule=free ---------------------------------------------------------------------
 
 
 def test_a_cancelled_request_ends_at_the_server_too(served: ModuleType, make_engine: Make, policy: Any) -> None:

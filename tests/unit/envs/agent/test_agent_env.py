@@ -16,11 +16,11 @@ import pytest
 
 from turnwise.env import EnvironmentFault
 from turnwise.errors import InputError
-from turnwise.rollouts.environment_steps import Answers
+from turnwise.rollouts.episodes import EnvironmentCalls
 from turnwise_worlds.agent import AgentEnv
-from turnwise_worlds.boxed import Box
-from turnwise_worlds.replayed import ReplayDiffersError
+from turnwise_worlds.replayed_episodes import ReplayDiffersError
 from turnwise_worlds.sandbox.sandbox import Limits
+from turnwise_worlds.workspace import Box
 
 Make = Callable[..., AgentEnv]
 
@@ -183,9 +183,6 @@ def test_a_dropped_session_ends_its_program(agent: Make) -> None:
         time.sleep(0.05)
 
 
-# -- agent trouble -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("program", "says"),
     [
@@ -230,7 +227,7 @@ def test_an_agent_that_ends_while_the_policy_writes_is_a_fault_and_is_repeated(a
 def test_a_program_that_waits_is_ended_with_its_step(agent: Make) -> None:
     env = agent("ask([{'role': 'user', 'content': 'a'}])\nimport time; time.sleep(60)")
     session = env.reset(env.tasks("train", 1)[0])
-    answers = Answers(2, 1.0)
+    answers = EnvironmentCalls(2, 1.0)
     begun = answers.start(partial(session.step, "x"), session)
     began = time.monotonic()
     with pytest.raises(EnvironmentFault):

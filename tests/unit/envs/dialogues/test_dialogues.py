@@ -7,9 +7,9 @@ from tests.unit.envs.demonstrations import as_written
 from transformers import AutoTokenizer
 
 from turnwise.data.chat_tokens import ChatTokens
-from turnwise.data.steps import steps_of
 from turnwise.data.tool_schema import function_of
 from turnwise.data.toolcalls import split_thinking
+from turnwise.data.turns_in_context import steps_of
 from turnwise.env import tools_of
 from turnwise.judges.offline import OfflineJudge
 from turnwise.methods.awpo import Graded
@@ -17,8 +17,8 @@ from turnwise.rollouts.verdicts import candidate
 from turnwise.shipped import ASSETS
 from turnwise.types import RolloutTree, State, Turn
 from turnwise_worlds.apibank import ApiBankEnv, Mistakes
-from turnwise_worlds.dialogues import thought
-from turnwise_worlds.tools import read_calls
+from turnwise_worlds.tool_dialogues import thought
+from turnwise_worlds.tool_environment import read_calls
 
 
 def actions(trajectory, env):

@@ -11,6 +11,7 @@ import pytest
 from turnwise.env import SPLITS
 from turnwise.types import Task
 from turnwise_worlds.household import HouseholdEnv, Mistakes
+from turnwise_worlds.household.rooms import CONTAINS, TYPES, fingerprint, layout, rooms
 from turnwise_worlds.household.state import distance, full_aim
 
 COUNT = 150
@@ -66,9 +67,9 @@ def test_every_task_is_well_formed_and_solvable(env, drawn, split):
     assert min(kinds.values()) > COUNT / 20
 
 
-# -- experts -----------------------------------------------------------------------------------------------------------
-
 NAME = re.compile(r"[a-z]+ \d+")
+
+
 HEAVY = Mistakes(revisit=0.12, idle=0.12, leave=0.12, wrong=0.12, premature=0.15, inadmissible=0.12)
 
 

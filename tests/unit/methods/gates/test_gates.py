@@ -9,14 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.methods.gate import MIXED, Never, Predicted, mixed_probability
-from turnwise.methods.selective import Divergence, Either, RandomCut, Signal, certain
+from turnwise.methods.selective import Divergence, Either, Signal
 from turnwise.training.frozen_buffer import Shadow
-from turnwise.types import RolloutTree, Turn
+from turnwise.types import RolloutTree
 
 # -- gates -------------------------------------------------------------------------------------------------------------
 
 Grow = Callable[..., RolloutTree]
+
+
 ALIKE = ["abcdef", "abcdef", "abcdef"]
+
+
 APART = ["abcdef", "xyzdef", "abxyef"]
 
 
@@ -91,19 +95,6 @@ def test_either_clause_stops(grow: Grow) -> None:
     assert not gate(grow(APART, 3), 3)
 
 
-def test_random_cuts_are_named_by_seed_state_and_version(grow: Grow) -> None:
-    gate = RandomCut(share=0.3, k=3)
-
-    def cuts(gate: RandomCut, version: int) -> list[bool]:
-        return [gate(grow(APART, 3, f"s{i}", version), 3) for i in range(400)]
-
-    first = cuts(gate, 0)
-    assert first == cuts(gate, 0)
-    assert 90 < sum(first) < 150
-    assert first != cuts(gate, 1) != cuts(RandomCut(share=0.3, k=3, seed=1), 1)
-    assert not any(cuts(RandomCut(share=0, k=3), 0)) and all(cuts(RandomCut(share=1, k=3), 0))
-
-
 # -- predicted ---------------------------------------------------------------------------------------------------------
 
 
@@ -147,51 +138,3 @@ def test_it_is_the_share_of_mixed_outcomes_among_all(success: list[float]) -> No
             chance *= v if end else 1 - v
         total += chance * (0 < sum(ends) < len(ends))
     assert mixed_probability(success) == pytest.approx(total, abs=1e-9)
-
-
-# -- distance bounds ---------------------------------------------------------------------------------------------------
-
-
-def grown(rollouts: list[str], step: int) -> tuple[RolloutTree, list[int]]:
-    """A tree of these rollouts, an action a letter, and the last turns of those that have not taken ``step``."""
-    tree = RolloutTree(State("s", Task("world", "t", "train"), ()), version=0)
-    behind = []
-    for actions in rollouts:
-        parent = -1
-        for action in actions:
-            tree.turns.append(Turn(parent, [0], [0.0], action, observation_ids=[1]))
-            parent = len(tree.turns) - 1
-        if len(actions) < step:
-            behind.append(parent)
-    return tree, behind
-
-
-def test_what_is_certain_by_hand() -> None:
-    # Six pairs: those of abcd with abcd and with abcd are 0, each with the one that has taken abc at most 1/4: 3/24 = 0.125.
-    tree, behind = grown(["abcd", "abcd", "abcd", "abc"], 4)
-    assert Divergence(4, 0.12).early(tree, 4, behind) is None and not tree.looks
-    assert Divergence(4, 0.126).early(tree, 4, behind) is True
-    assert [(look.step, look.stop, list(look.values.values())) for look in tree.looks] == [(4, True, [0.125])]
-    # One pair of three is at 1, and the third rollout has not begun: at least 1/3.
-    tree, behind = grown(["aaaa", "bbbb", ""], 4)
-    assert behind == [-1]
-    assert Divergence(4, 0.33).early(tree, 4, behind) is False
-    assert Divergence(4, 0.34).early(tree, 4, behind) is None and not tree.looks
-    # Seven pairs of 28 may still be at 1/5 each: at most 0.05, which is not below 0.05. If the slowest rollout ends so,
-    # the gate keeps the group.
-    tree, behind = grown([*["abcde"] * 7, "abcd"], 5)
-    assert Divergence(5, 0.05).early(tree, 5, behind) is None
-    assert not Divergence(5, 0.05)(grown([*["abcde"] * 7, "abcdx"], 5)[0], 5)
-    # A single rollout that has come so far is no group yet: the others may fail.
-    tree, behind = grown(["abcd", "abc"], 4)
-    assert certain(tree, 4, behind, 1.0) is None
-
-
-@given(st.lists(st.text("ab", min_size=3, max_size=3), min_size=2, max_size=5), st.data())
-def test_a_decision_that_is_certain_is_the_decision(rollouts: list[str], data: st.DataObject) -> None:
-    threshold = data.draw(st.floats(0.01, 0.99))
-    taken = [rollout[: data.draw(st.integers(0, 3))] if place else rollout for place, rollout in enumerate(rollouts)]
-    gate = Divergence(3, threshold)
-    tree, behind = grown(taken, 3)
-    early, whole = gate.early(tree, 3, behind), gate(grown(rollouts, 3)[0], 3)
-    assert early is None or early == whole

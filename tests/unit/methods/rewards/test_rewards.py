@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnwise.data.match_calls import same_value
+from turnwise.errors import InputError
 from turnwise.methods.awpo import Graded, execution_score
 from turnwise.methods.pivotrl import Exact, Functional
 from turnwise.methods.reward import Outcome, ToolCalls, check_rewards
