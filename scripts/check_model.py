@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
     dtypes = ("float32", "bfloat16", "float16")
     if settings.keys() != {"model", "dtype"} or not settings["model"] or settings["dtype"] not in dtypes:
         raise InputError(f"write model=ID_OR_FOLDER, and perhaps dtype= with one of {', '.join(dtypes)}")
-    from turnwise.models.hub import at_hand  # slow libraries are imported after the arguments have been parsed
+    from turnwise.hub import at_hand  # slow libraries are imported after the arguments have been parsed
     from turnwise.models.policy import load_policy, with_adapter
     from turnwise.rollouts.probe import probe, refusal
     from turnwise.shipped import weights_of

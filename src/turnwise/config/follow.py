@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, Node, OmegaConf
 
-from turnwise.models.hub import positions, read_config
+from turnwise.hub import positions, read_config
 from turnwise.shipped import BASES, PRETRAINED
 
 OWN = "own"  # the scale of a run whose settings follow the model

@@ -19,7 +19,7 @@ from turnwise.config.schema import ConfigError, build
 from turnwise.env import check_ready
 from turnwise.errors import InputError
 from turnwise.files import expanded
-from turnwise.models.hub import at_hand, check_adapter, check_length, read_config
+from turnwise.hub import at_hand, check_adapter, check_length, read_config
 from turnwise.shipped import BASES, weights_of
 
 _ON_GPU = ("gpu", "cuda")

@@ -19,8 +19,8 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrai
 from transformers.utils import logging as hf_logging
 
 from turnwise.errors import InputError
+from turnwise.hub import ADAPTER, ADAPTER_CONFIG, check_adapter, check_length, check_model
 from turnwise.models.attention import unwrapped, use_tree_attention
-from turnwise.models.hub import ADAPTER, ADAPTER_CONFIG, check_adapter, check_length, check_model
 from turnwise.models.logprobs import Head
 
 logger = logging.getLogger(__name__)

@@ -28,6 +28,7 @@ from turnwise.data.toolcalls import PARSERS, Format
 from turnwise.data.turns_in_context import TurnInContext
 from turnwise.env import check_ready, environments_of
 from turnwise.errors import InputError
+from turnwise.hub import at_hand
 from turnwise.methods.allocate import Allocator
 from turnwise.methods.credit import Advantage
 from turnwise.methods.gate import Gate
@@ -35,7 +36,6 @@ from turnwise.methods.loss import Loss
 from turnwise.methods.reward import Reward
 from turnwise.methods.states import StateRule
 from turnwise.models.attention import unwrapped
-from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy
 from turnwise.rollouts.player import Player
 from turnwise.rollouts.predictor import AnswerProbability, OnlinePredictor, load_predictor
