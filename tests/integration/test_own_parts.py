@@ -33,7 +33,7 @@ def test_parts_of_ones_own_train_together(
     monkeypatch.syspath_prepend(str(tmp_path / "mine"))
     lines = re.findall(r"^python train.py (method=grpo .*?) hydra\.searchpath", PAGE, re.MULTILINE)
     own = [*dict.fromkeys(word for line in lines for word in line.split())]
-    assert {word.partition("=")[0] for word in own} == {"method", "env", "reward", "advantage"}
+    assert {word.partition("=")[0] for word in own} == {"method", "env", "reward", "advantage", "gate"}
     search = f"hydra.searchpath=[file://{tmp_path / 'mine' / 'conf'}]"
     cfg: DictConfig = compose_config([*small("grpo"), *QUICK, *own, search], ROOT / "conf")
     run(cfg)
@@ -46,7 +46,7 @@ def test_parts_of_ones_own_train_together(
         assert len(rewards["total"]) == cfg.allocator.group_size
         for won, turns, total in zip(rewards["won"], rewards["turns"], rewards["total"], strict=True):
             assert total == pytest.approx(won - 0.02 * turns)
-    for module in ("thermostat", "brief", "fading"):
+    for module in ("thermostat", "brief", "fading", "unanimous"):
         sys.modules.pop(module, None)
 
 

@@ -85,13 +85,15 @@ def test_the_contract_suite_passes_the_pages_world(mine: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:]
 
 
-def test_the_rule_by_hand(mine: Path) -> None:
-    rule = build(composed("method=grpo", "env=thermostat", "advantage=fading"), "advantage")
+def test_the_rule_and_the_gate_by_hand(mine: Path) -> None:
+    cfg = composed("method=grpo", "env=thermostat", "advantage=fading", "gate=unanimous", "gate.k=2")
+    rule, gate = build(cfg, "advantage"), build(cfg, "gate")
     task = Task("thermostat", "train/0", "train", {"now": 19, "asked": 20})
     texts = [(-1, "warmer"), (0, "warmer"), (1, "done"), (-1, "warmer"), (3, "warmer")]
     tree = RolloutTree(State("s", task, (1,)), [Turn(parent, [1], [0.0], text) for parent, text in texts])
     assert rule(tree, {"total": [1.0, 0.0]}).advantage == pytest.approx([1, 0.75, 0.5, -1, -0.5], abs=1e-4)
     assert rule(tree, {"total": [1.0, 1.0]}).weight == [0] * 5
+    assert gate(tree, 2) and tree.looks[0].values == {"different": 1.0}
 
 
 def test_the_world_does_what_its_text_says(mine: Path) -> None:
