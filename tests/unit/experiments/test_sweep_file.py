@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from turnwise.console import typed
+from turnwise.console import typed_arguments
 from turnwise.errors import InputError
 from turnwise_study.sweeps.jobs import for_hydra, job_of, jobs, read_request
 from turnwise_study.sweeps.sweep_file import Comparison, comparison, find_sweep, read_sweep, sweep_names
@@ -246,5 +246,5 @@ def test_a_row_that_trains_nothing_has_no_iterations_whatever_its_scale_sets(con
 
 def test_a_run_of_a_sweep_tells_the_command_that_was_typed_and_no_folder(conf: Path) -> None:
     arguments = ["sweep=p_tab1", "data.file=it's ${x}", "eval.tasks=[1,'b']", "hydra/launcher=joblib_2"]
-    assert typed(for_hydra(arguments, conf)) == arguments
-    assert typed(["-m", "method=sft,grpo"]) == ["-m", "method=sft,grpo"]
+    assert typed_arguments(for_hydra(arguments, conf)) == arguments
+    assert typed_arguments(["-m", "method=sft,grpo"]) == ["-m", "method=sft,grpo"]

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from tests.unit.envs.demonstrations import as_written
 
-from turnwise_worlds.tau2 import world as package
+from turnwise_worlds.tau2 import domains as package
 
 ASK = "Could you tell me who you are, and everything else that I should know?"
 

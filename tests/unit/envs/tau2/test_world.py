@@ -9,7 +9,7 @@ import pytest
 
 from turnwise.env import EnvironmentFault
 from turnwise.types import ToolCall
-from turnwise_worlds.tau2 import world as package
+from turnwise_worlds.tau2 import domains as package
 from turnwise_worlds.tau2.domains import DOMAINS, World, pristine, toolbox
 
 pytestmark = pytest.mark.extra("tau2")
