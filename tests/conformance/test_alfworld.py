@@ -37,8 +37,6 @@ FORMS = (
     "close {}",
     "go to {}",
 )
-
-
 pytestmark = [pytest.mark.alfworld, pytest.mark.timeout(900)]
 
 

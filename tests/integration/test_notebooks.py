@@ -17,11 +17,7 @@ from turnwise.config.schema import compose_config
 from turnwise.training.loop import run
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
 VERDICT = re.compile(r"^(holds|fails|undecided|untestable|not_run)[,:]? ?")
-
-
 SMALL = [
     "policy.model=tiny",
     "env.horizon=6",
@@ -34,8 +30,6 @@ SMALL = [
     "eval.items=1",
     "iterations=2",
 ]
-
-
 RUNS = {
     "pivotrl/tab4/full": ["method=pivotrl", "states.keep=all", "states.k=2", "allocator.group_size=4"],
     "pivotrl/tab4/sft": ["method=sft"],

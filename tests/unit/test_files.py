@@ -98,8 +98,6 @@ def test_lines_are_added_whole_or_not_at_all(tmp_path: Path) -> None:
 # -- text --------------------------------------------------------------------------------------------------------------
 
 KEY = "k-7Q2m_left.right+9"
-
-
 MARKUP = "[/red] [/INST] [bold]loud[/bold] :smiley: [link=http://x]y[/link]"
 
 

@@ -18,14 +18,10 @@ from turnwise_study.sweeps.jobs import job_of, read_request
 # -- paper settings ----------------------------------------------------------------------------------------------------
 
 CONF = Path(__file__).parents[2] / "conf"
-
-
 TRACE = {  # App. E.3
     "update.learning_rate": 1e-6, "update.clip_norm": 1.0, "loss.kl_beta": 0.0, "loss.clip_low": 0.2,
     "loss.clip_high": 0.28, "policy.lora.r": 0, "trainer.num_nodes": 2, "trainer.devices": 8, "rollout.sampling.top_p": 1.0,
 }  # fmt: skip
-
-
 QUESTIONS = {
     "env.horizon": 5,
     "env.calls": "boxed",
@@ -34,67 +30,39 @@ QUESTIONS = {
     "rollout.sampling.temperature": 1.0,
     "eval.attempts": 1,
 }
-
-
 MATHS = {"env.horizon": 5, "rollout.max_length": 2048 + 14336, "rollout.sampling.temperature": 0.6, "eval.attempts": 4,
          "eval.attempts_of.aime24": 32, "eval.attempts_of.amc23": 16, "env.calls": "boxed"}  # fmt: skip
-
-
 FUNCTIONS = {
     "env.horizon": 40, "rollout.max_length": 12800 + 8192, "rollout.sampling.temperature": 0.9, "eval.attempts": 4,
     "eval.tasks": 160,  # a fifth of 800
 }  # fmt: skip
-
-
 PREDICTOR = {  # App. E.6
     "predictor.model": "Qwen/Qwen3-0.6B", "predictor.layers": None, "predictor.learning_rate": 3e-5, "predictor.epochs": 2,
     "predictor.prefix_share": 0.06,
 }  # fmt: skip
-
-
 TREES = {"rollout.states": 512, "allocator.expansion": 2}
-
-
 FLAT = {"rollout.states": 256, "allocator.group_size": 8, "predictor": None}
-
-
 MATHS_PREDICTOR = {**PREDICTOR, "predictor.learning_rate": 1.5e-5, "predictor.epochs": 4}
-
-
 AWPO = {  # Table 6
     "rollout.states": 256, "update.steps": 256 // 64, "rollout.sampling.max_tokens": 2048, "update.learning_rate": 1e-6,
     "eval.every": 15, "policy.lora.r": 0, "trainer.devices": 8, "data.prompt_tokens": 2048,
 }  # fmt: skip
-
-
 JUDGED = {
     "allocator.group_size": 8, "loss.kl_beta": 0.0, "advantage.alpha_base": 0.5, "advantage.alpha_prio": 1.5,
     "advantage.clip_min": 0.18, "advantage.clip_max": 0.20,
 }  # fmt: skip
-
-
 SELECTIVE = {  # Table 6, tier 3
     "policy.model": "Qwen/Qwen2.5-7B-Instruct", "policy.lora.r": 16, "policy.lora.alpha": 32, "update.learning_rate": 5e-5,
     "rollout.states": 10, "allocator.group_size": 8, "rollout.sampling.temperature": 0.7, "iterations": 60,
     "eval.every": 10, "env.horizon": 30, "env.prompt": "react",
 }  # fmt: skip
-
-
 GATE = {"gate.k": 10, "gate.threshold": 0.12}
-
-
 PIVOTRL = {  # App. A.2
     "policy.model": "Qwen/Qwen3-30B-A3B-Thinking-2507", "rollout.states": 64, "iterations": 130, "eval.attempts": 3,
 }  # fmt: skip
-
-
 TURNS = {"allocator.group_size": 16, "rollout.turns": 1}
-
-
 # the ratio of a whole action or response, and the mean over all of them: PivotRL Eqs. 7-8, AWPO Eq. 25 and Algorithm 1
 RESPONSES = {"loss.ratio": "action", "loss.aggregation": "turn_mean_token_mean", "advantage.zero_variance": "keep"}
-
-
 REINFORCE = {  # Selective Rollout, Sec. 2.1 and App. C.2
     "loss.ratio": "none", "loss.aggregation": "constant", "loss.constant_length": 1, "advantage.zero_variance": "keep",
 }  # fmt: skip

@@ -18,20 +18,10 @@ from turnwise.config.overrides import group_options
 from turnwise.config.schema import compose_config
 
 CONF = Path(__file__).parents[2] / "conf"
-
-
 FILES = sorted(path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.rglob("*.yaml"))
-
-
 OPTIONS = group_options(CONF)
-
-
 PARTS = [f"{group}/{option}" for group, options in OPTIONS.items() for option in options]
-
-
 PARTS = [part for part in PARTS if not part.startswith(("sweep/", "hydra/", "local/", "at/"))]
-
-
 METHODS = [f.removeprefix("method/") for f in FILES if f.startswith("method/")]
 
 # a part needs others beside it

@@ -17,8 +17,6 @@ from turnwise.config.overrides import explain, refuse_misuse, refuse_overrides
 from turnwise.config.schema import ConfigError, compose_config
 
 ROOT = Path(__file__).parents[3]
-
-
 CONF = ROOT / "conf"
 
 
@@ -75,8 +73,6 @@ NAMES = [  # command line, key, near miss
     ("+logger.foo=1", "logger.foo", "_target_"),
     ("method=toolrl reward.format=json", "reward.format", "hermes"),
 ]
-
-
 VALUES = [  # values of a wrong type or out of range: command line, key
     ("loss.clip_high=abc", "loss.clip_high"),
     ("loss.clip_low=-1", "loss.clip_low"),
@@ -186,8 +182,6 @@ VALUES = [  # values of a wrong type or out of range: command line, key
     ),
     (f"+x={'[' * 3000}1{']' * 3000}", f"+x={'[' * 37}..."),
 ]
-
-
 CONFLICTS = [  # command line, keys
     ("rollout.trajectories=99", "rollout.trajectories"),
     ("trainer.max_epochs=3", "trainer.max_epochs"),
@@ -240,8 +234,6 @@ CONFLICTS = [  # command line, keys
     ("loss.clip_low=-1 loss.clip_high=-2 +loss.clip=1 data.good=3", "data.good loss.clip loss.clip_high loss.clip_low"),
     ("method=pivtorl loss.clip_hihg=.3 seed=x loss.clip_low=x", "loss.clip_hihg=.3 loss.clip_low method=pivtorl seed=x"),
 ]  # fmt: skip
-
-
 WAYS_OUT = [
     "method=pivotrl policy.lora.r=0 loss.kl_beta=0",
     "method=pivotrl states=expert_turns reward=exact",
@@ -262,11 +254,7 @@ WAYS_OUT = [
     "hydra.run.dir=. hydra.job.name=train_ddp_process_1",
     "method=awpo judge=endpoint judge.client.url=http://host:8000/v1/@cf/model judge.client.key_variable=MY_KEY",
 ]
-
-
 SECRET = "hunter2"
-
-
 SECRETS = [  # argument, key
     (f"judge.client.url=http://user:{SECRET}@host/v1", "judge.client.url"),
     (f"judge.client.url=http://user:{SECRET}/x@host/v1", "judge.client.url"),  # the slash ends no password

@@ -270,15 +270,11 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )
-
-
 turns = st.fixed_dictionaries(
     {"from": st.sampled_from(["human", "gpt", "tool", "system", "function_call"]) | json_values, "value": json_values}
 ) | st.fixed_dictionaries(
     {"role": st.sampled_from(["user", "assistant"]), "content": json_values, "tool_calls": json_values}
 )
-
-
 records = json_values | st.fixed_dictionaries(
     {"conversations": st.lists(turns, max_size=4) | json_values, "tools": json_values, "system": json_values},
 )

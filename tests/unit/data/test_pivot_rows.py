@@ -32,8 +32,6 @@ ROW: dict[str, Any] = {
     "expected_action": {"type": "function_call", "name": "rain", "arguments": '{"town": "Ulm"}'},
     "agent_ref": {"type": "responses_api_agents", "name": "an_agent"},
 }
-
-
 GONE = object()
 
 BREAKS: list[tuple[str, str, Any]] = [
@@ -95,8 +93,6 @@ THOUGHT = {
     "summary": [{"type": "summary_text", "text": "Where?"}],
     "encrypted_content": None,
 }
-
-
 SAID = {
     "type": "message",
     "id": "msg_1",

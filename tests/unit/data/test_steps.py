@@ -14,11 +14,7 @@ from turnwise.types import ToolCall
 
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"properties": {"city": {"type": "string"}}}}}
-
-
 CALL = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Paris"}}}
-
-
 DIALOGUE = {
     "id": "dialogue",
     "tools": [TOOL],

@@ -10,21 +10,13 @@ from turnwise.types import ToolCall
 from turnwise_worlds.tool_environment import Hermes, Short
 
 TOOLS = (make_tool("add", "Adds.", a=("integer", "one"), b=("string", "other")), make_tool("stop", "Stops."))
-
-
 FILES = (
     make_tool("open", "Opens.", path=("string", "which")),
     make_tool("edit", "Edits.", path=("string", "which"), line=("integer", "where"), text=("string", "what")),
     make_tool("stop", "Stops."),
 )
-
-
 CALL = ToolCall("add", {"a": 1, "b": "</tool_call> \u00e9 \"'"})
-
-
 hermes, short, bare = Hermes(TOOLS), Short(FILES), Short(FILES[:1], bare=True)
-
-
 written = hermes.write
 
 

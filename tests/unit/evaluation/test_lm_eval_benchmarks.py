@@ -19,8 +19,6 @@ from turnwise.shipped import tiny_path
 from turnwise_study.run_metrics import read_metric
 
 ROOT = Path(__file__).parents[3]
-
-
 QUESTIONS = [
     {"question": "You open the drawer. You see", "choices": [" nothing.", " a desk lamp 1."], "answer": 0},
     {"question": "go to", "choices": [" desk 1", " seventeen"], "answer": 0},

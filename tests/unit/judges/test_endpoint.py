@@ -89,8 +89,6 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path, cont
 
 
 Make = Callable[..., Candidate]
-
-
 MakeJudge = Callable[..., EndpointJudge]
 
 # what each fault is counted as, and how many requests two attempts make of it

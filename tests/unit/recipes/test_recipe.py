@@ -29,11 +29,7 @@ from turnwise_worlds.household.environment import HouseholdEnv
 # -- recipe ------------------------------------------------------------------------------------------------------------
 
 RECIPE = Recipe(steps=8, reading=8, settling=2, demonstrations=4, skills=4, hidden=48, layers=2, mlp=64)
-
-
 ENV = HouseholdEnv(horizon=3)
-
-
 MIXTURE = Household(ENV)
 
 
@@ -212,11 +208,7 @@ def test_no_request_of_a_held_out_split_is_ever_trained_on(source):
 
 
 TOKENIZER = AutoTokenizer.from_pretrained(ASSETS)
-
-
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
-
-
 CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": "é"}}}
 
 

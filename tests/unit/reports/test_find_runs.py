@@ -36,11 +36,7 @@ SWEEP = {
         "full": {"label": "Full | ours", "overrides": "method=pivotrl", "numbers": {"tau2": 63.81}},
     },
 }
-
-
 AFTER_TRAINING = RESULT["in_domain.after"]
-
-
 AFTER = {"base": (30.0, 31.0, 32.0), "sft": (34.0, 40.0, 31.0), "full": (50.0, 52.0, 57.0)}
 
 

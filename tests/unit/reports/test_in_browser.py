@@ -16,8 +16,6 @@ from turnwise.runs import page as run_page
 from turnwise.runs.page import recorded_trees, write_pages
 
 pytestmark = pytest.mark.slow
-
-
 TREES = 1_250  # of eight rollouts
 
 

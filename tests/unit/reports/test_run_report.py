@@ -17,8 +17,6 @@ from turnwise.runs.read_run import read_run
 # -- run report --------------------------------------------------------------------------------------------------------
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
-
-
 HOSTILE = '</pre></svg><script>alert(1)</script><img src="http://evil.example/x.png" onerror=alert(2)>&amp;{{ 7*7 }}'
 
 

@@ -52,8 +52,6 @@ def test_a_trie_holds_each_path_and_its_ancestor_mask_is_exact(paths: list[list[
 
 
 MakeModel = Callable[..., Any]
-
-
 TASK = Task("toy", "0", "train")
 
 

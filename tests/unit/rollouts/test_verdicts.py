@@ -25,11 +25,7 @@ from turnwise_worlds.household import HouseholdEnv
 
 
 BOOK = '<tool_call>{"name": "book", "arguments": {"place": "Roma", "people": 2}}</tool_call>'
-
-
 NOTE = '<tool_call>{"name": "note", "arguments": {"hour": 19}}</tool_call>'
-
-
 TOOLS = [
     {
         "name": "book",
@@ -37,8 +33,6 @@ TOOLS = [
     },
     {"name": "note", "parameters": {"properties": {"hour": {"type": "integer"}}}},
 ]
-
-
 WORDS = "one two three four five six seven eight nine ten"
 
 
@@ -128,14 +122,8 @@ def test_an_episode_goes_on_from_the_longest_kept_beginning_and_is_independent()
 
 
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Paris"}}</tool_call>'
-
-
 ASKED_TOOLS = ({"type": "function", "function": {"name": "weather", "parameters": {"properties": {"city": {}}}}},)
-
-
 SAID = {"function": {"name": "weather", "arguments": {"city": "Paris"}}}
-
-
 PARIS = ToolCall("weather", {"city": "Paris"})
 
 

@@ -23,11 +23,7 @@ from turnwise_study.tables import to_markdown
 # -- keep results ------------------------------------------------------------------------------------------------------
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
 RUNS = ROOT / "tests" / "runs"  # three kept runs
-
-
 SWEEP = """
 paper: P
 entry: Table 1

@@ -122,11 +122,7 @@ def test_a_buffer_is_read_back_and_another_file_is_not(
 
 
 texts = st.text(st.characters(), max_size=4)
-
-
 floats = st.floats(allow_nan=False)
-
-
 turns = st.builds(
     Turn,
     parent=st.just(-1),

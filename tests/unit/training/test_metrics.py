@@ -106,8 +106,6 @@ def experience(*trees, reward=Functional()):  # noqa: B008 - a frozen dataclass 
 
 
 HOUSE = local("household", (1.0, 1.0), (1.0, 0.0), (1.0, 0.0), (0.0, 0.0))
-
-
 SHELL = local("terminal", (1.0, 0.0), (0.0, 0.0))
 
 
@@ -161,11 +159,7 @@ def looked(tree: RolloutTree, step: int, stop: bool) -> RolloutTree:
 
 
 PASSED = looked(rollouts(5, 3, 2), step=2, stop=False)  # two rollouts went on, for 3 and 1 turns: 2 turns each
-
-
 CUT = looked(rollouts(2, 2, 2, ended=False), step=2, stop=True)
-
-
 SHORT = rollouts(1, 1)  # ended before the gate looked
 
 

@@ -37,8 +37,6 @@ from turnwise_worlds.household.environment import HouseholdEnv
 
 
 ACTIONS = ("look", "go to desk 1", "inventory")
-
-
 K = 4
 
 
@@ -144,11 +142,7 @@ def test_pass_rates_are_profiles_that_cost_nothing_and_other_states_are_sampled(
 CANDIDATES = [
     State(f"d{i // 4}#t{i % 4}", Task("maze", "1", "train"), (1,), trajectory=f"d{i // 4}") for i in range(24)
 ]
-
-
 ROLLOUT = RolloutSettings(states=4, sampling=Sampling(max_tokens=4), trajectories=2)
-
-
 FALLS = [1.0, 1.0, 0.5, 0.25, 0.25, 1.0, 1.0, 0.5, 0.25]  # the measure, by iteration
 
 

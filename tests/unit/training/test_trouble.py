@@ -216,8 +216,6 @@ def test_the_rate_rises_stays_and_falls_by_hand(settings, iterations, steps, rat
 # -- micro batches fit -------------------------------------------------------------------------------------------------
 
 CONF = Path(__file__).parents[3] / "conf"
-
-
 REAL = {
     "hidden_size": 576,
     "intermediate_size": 1536,

@@ -29,8 +29,6 @@ from turnwise_worlds.household import HouseholdEnv
 # -- engine ------------------------------------------------------------------------------------------------------------
 
 Make = Callable[..., Any]
-
-
 SAMPLING = Sampling(max_tokens=8)
 
 

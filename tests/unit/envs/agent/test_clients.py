@@ -17,14 +17,8 @@ TOOL = {
     "description": "Adds two numbers.",
     "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
 }
-
-
 NESTED = {"type": "function", "function": TOOL}
-
-
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
-
-
 TWO = f'I add.\n{CALL}\n<tool_call>{{"name": "add", "arguments": {{"a": 3, "b": 4}}}}</tool_call>'
 
 

@@ -68,8 +68,6 @@ def test_every_task_is_well_formed_and_solvable(env, drawn, split):
 
 
 NAME = re.compile(r"[a-z]+ \d+")
-
-
 HEAVY = Mistakes(revisit=0.12, idle=0.12, leave=0.12, wrong=0.12, premature=0.15, inadmissible=0.12)
 
 

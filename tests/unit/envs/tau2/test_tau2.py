@@ -10,32 +10,18 @@ from tests.unit.envs.demonstrations import as_written
 from turnwise_worlds.tau2 import domains as package
 
 ASK = "Could you tell me who you are, and everything else that I should know?"
-
-
 CANCEL = "cancel_pending_order(order_id='#W8268610', reason='no longer needed')"
-
-
 FIND = "find_user_id_by_name_zip(first_name='Yusuf', last_name='Taylor', zip='95154')"
-
-
 MOVE = (
     "modify_pending_order_address(order_id='#W2702727', address1='1234 Elm St', address2='', city='Springfield', "
     "state='IL', country='USA', zip='62701')"
 )
-
-
 HOME = (
     "modify_user_address(user_id='yusuf_taylor_7149', address1='1234 Elm St', address2='', city='Springfield', state='IL', "
     "country='USA', zip='62701')"
 )
-
-
 TOLD = "The refund is $164.28, the other order stays at $625.60."
-
-
 TICKET = "[service_issue]airplane_mode_on|lock_sim_card_pin[PERSONA:Easy]"  # a locked SIM card: only a person can help
-
-
 needs_it = pytest.mark.extra("tau2")
 
 

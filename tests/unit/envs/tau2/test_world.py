@@ -13,11 +13,7 @@ from turnwise_worlds.tau2 import domains as package
 from turnwise_worlds.tau2.domains import DOMAINS, World, pristine, toolbox
 
 pytestmark = pytest.mark.extra("tau2")
-
-
 USER = "yusuf_rossi_9620"
-
-
 HOME = {"address1": "1 Elm St", "address2": "", "city": "Rome", "state": "NY", "country": "USA", "zip": "13440"}
 
 

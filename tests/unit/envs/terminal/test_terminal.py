@@ -15,16 +15,12 @@ from turnwise_worlds.terminal import CommandJudge, TerminalEnv, normalised
 from turnwise_worlds.workspace import Box
 
 FILES = {"desk/a.txt": "cup\nfork\ncup\n", "desk/b.txt": "lamp\nmug\n", "shelf/c.txt": "egg\n"}
-
-
 CHORES = [
     {"kind": "count", "text": "count the lines of the file with fork into count.txt", "find": "fork", "path": "desk/a.txt",
      "want": {"count.txt": "3\n"}, "gone": [], "command": "wc -l < {path} > count.txt"},
     {"kind": "move", "text": "move desk/b.txt to shelf", "find": None, "path": "desk/b.txt",
      "want": {"shelf/b.txt": "lamp\nmug\n"}, "gone": ["desk/b.txt"], "command": "mv {path} shelf"},
 ]  # fmt: skip
-
-
 HAND = Task("terminal", "hand/0", "train", {"files": FILES, "folders": ["desk", "shelf"], "chores": CHORES})
 
 

@@ -31,8 +31,6 @@ AGREES = {"outcome": [0, 0, 1, 1], "reasoning": [0, 0, 0.5, 0.5]}
 # s_out = 1/2; mixed 0, 1, 1, 2 have s_mix = sqrt(1/2); rho = 0.7071 / 1.2071 = 0.5858
 NOISY = {"outcome": [0, 0, 1, 1], "reasoning": [0, 1, 0, 1]}
 TOP = {"outcome": [2, 2, 2, 1.9], "reasoning": [1, 0, 1, 0]}
-
-
 LEAF = st.tuples(st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0]), st.sampled_from([0.0, 0.25, 1.0]))
 
 

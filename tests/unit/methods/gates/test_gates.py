@@ -16,11 +16,7 @@ from turnwise.types import RolloutTree
 # -- gates -------------------------------------------------------------------------------------------------------------
 
 Grow = Callable[..., RolloutTree]
-
-
 ALIKE = ["abcdef", "abcdef", "abcdef"]
-
-
 APART = ["abcdef", "xyzdef", "abxyef"]
 
 
