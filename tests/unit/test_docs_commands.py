@@ -63,7 +63,7 @@ def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
         ("methods/trace", ["method=trace"], ("predictor.", "advantage.zero")),
         ("methods/awpo", ["method=awpo"], ("advantage.", "reward.")),
         ("data", [], ("data.",)),
-        ("engines", [], ("engine.lanes", "engine.memory_gb", "engine.prefill_tokens", "engine.copy")),
+        ("engines", [], ("engine.lanes", "engine.memory_gb", "engine.prefill_tokens", "engine.copy", "engine.weights")),
         (
             "engines",
             ["engine=vllm", "loss=corrected"],

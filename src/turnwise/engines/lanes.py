@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from annotated_types import Ge, Gt
@@ -205,8 +205,8 @@ class Lanes:
     """Spreads nodes (histories) over several tree engines (lanes), each in a process of its own.
 
     Args:
-        end_ids, prefill_tokens, copy, schedule: as for :class:`turnwise.engines.tree_engine.TreeEngine`. ``copy=False``
-            allows only one lane.
+        end_ids, prefill_tokens, copy, schedule, weights: as for :class:`turnwise.engines.tree_engine.TreeEngine`.
+            ``copy=False`` allows only one lane.
         memory_gb: memory limit for the keys and values of all lanes together, in units of 10^9 bytes; None: no limit.
         lanes: number of lanes; None: the number of torch's threads for a small model on a CPU, otherwise 1.
     """
@@ -221,6 +221,7 @@ class Lanes:
         memory_gb: Annotated[float, Gt(0)] | None = None,
         lanes: Annotated[int, Ge(1)] | None = None,
         schedule: Named = "rounds",
+        weights: Literal["bfloat16"] | None = None,
     ) -> None:
         if lanes is not None and lanes > 1 and not copy:
             raise ValueError(
@@ -230,7 +231,7 @@ class Lanes:
         self.lanes = lanes
         self.schedule = schedule
         self.version = -1
-        self._first = Nodes(TreeEngine(end_ids, prefill_tokens, copy, memory_gb))
+        self._first = Nodes(TreeEngine(end_ids, prefill_tokens, copy, memory_gb, weights=weights))
         self._budget = self._first.engine.budget
         self._workers: list[Worker] | None = None  # None: no weights have been loaded yet
         self._clear()

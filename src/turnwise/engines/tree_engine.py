@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -36,9 +36,9 @@ from turnwise.engines.cache import (
 from turnwise.engines.decoding import Decoder, Node
 from turnwise.engines.engine import Engine, Named, Sample, Sampling, Told
 from turnwise.models.attention import unwrapped, use_tree_attention
-from turnwise.models.fast_llama import FastLlama, forward_of
+from turnwise.models.fast_llama import FastLlama, can_pack, forward_of
 from turnwise.models.logprobs import Head
-from turnwise.models.policy import plain_copy
+from turnwise.models.policy import PolicyError, plain_copy
 
 
 class TreeEngine:
@@ -52,6 +52,7 @@ class TreeEngine:
             model that is being trained, without a copy.
         memory_gb: memory limit for stored keys, values and recurrent states, in units of 10^9 bytes; None: no limit.
         schedule: ``rounds`` or ``free`` (see ``engines.engine``).
+        weights: data type of the copy's products with weights; None: that of the model.
     """
 
     served = False
@@ -63,12 +64,14 @@ class TreeEngine:
         copy: bool = True,
         memory_gb: Annotated[float, Gt(0)] | None = None,
         schedule: Named = "rounds",
+        weights: Literal["bfloat16"] | None = None,
     ) -> None:
         self.end_ids = frozenset(end_ids)
         self.prefill_tokens = prefill_tokens
         self.copy = copy
         self.packing = 1  # number of engines that may pack these weights (models/fast_llama.py); 0: none may
         self.schedule = schedule
+        self.weights = weights
         self.budget = None if memory_gb is None else int(memory_gb * 1e9)
         self.version = -1
         self.computed_tokens = 0  # number of prefilled tokens since the engine was created
@@ -88,7 +91,7 @@ class TreeEngine:
 
     def twin(self) -> TreeEngine:
         """A second engine with the same weights and an empty store. When the weights change, :meth:`renew` it too."""
-        other = TreeEngine(list(self.end_ids), self.prefill_tokens, self.copy)
+        other = TreeEngine(list(self.end_ids), self.prefill_tokens, self.copy, weights=self.weights)
         other.budget, other.packing, other.model, other._sizes = self.budget, self.packing, self.model, self._sizes
         return other
 
@@ -100,14 +103,22 @@ class TreeEngine:
         """Prepares for weights that were changed in place. Open nodes and all keys and values are dropped."""
         self.release()
         packing = self.packing if self.copy else 0
-        self._forward, self._head = forward_of(self.model, packing), Head(self.model, packing)
+        dtype = None if self.weights is None else getattr(torch, self.weights)
+        self._forward, self._head = forward_of(self.model, packing, dtype), Head(self.model, packing, dtype)
+        if dtype is not None and not (
+            packing and isinstance(self._forward, FastLlama) and can_pack(self._head.weight, dtype)
+        ):
+            raise PolicyError(
+                f"engine.weights={self.weights} is for Llama-like models (Llama, Qwen2, Qwen3) with engine.copy=true on a "
+                "CPU that multiplies bfloat16; set engine.weights=null"
+            )
         self.version = version
         if self._sizes is None:
             self._sizes = sizes_of(self.model)
         weight, (heads, state_bytes) = self._head.weight, self._sizes
         self._recurrent = state_bytes > 0
-        dtype = self._forward.attention_dtype if isinstance(self._forward, FastLlama) else weight.dtype
-        self._forget((heads, dtype, weight.device, state_bytes, self.budget))
+        kept = self._forward.dtype if isinstance(self._forward, FastLlama) else weight.dtype
+        self._forget((heads, kept, weight.device, state_bytes, self.budget))
 
     def report(self) -> dict[str, float]:
         return {"computed_tokens": self.computed_tokens}

@@ -1,9 +1,9 @@
 """Implements the forward pass of Llama-like decoders with few torch operations, for fast sampling.
 
 Small models on a CPU spend more time on the overhead of operations than on computing. This forward pass needs about a
-third of the operations of transformers. If the weights are not float32, every number is rounded where transformers
-rounds it, because the log-probs of sampling should be near those of the training pass. The only exception is attention
-on a CPU (see :func:`attention_dtype`).
+third of the operations of transformers. On a CPU, only the products with weights are computed in the data type of the
+weights, everything else in float32 (:func:`working_dtype`). On a GPU with other weights than float32, every number is
+rounded where transformers rounds it, because the log-probs of sampling should be near those of the training pass.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ Forward = Callable[[Tensor, Tensor, Plan], Tensor]
 """A function that maps token ids (B, Q), positions (B, Q) and an attention plan to last hidden states (B, Q, C)."""
 
 
-def forward_of(model: Any, copies: int = 0) -> Forward:
-    """Returns the fastest forward pass for a causal LM; ``copies`` is as in :class:`FastLlama`. A model with adapters uses
-    its own forward pass.
+def forward_of(model: Any, copies: int = 0, dtype: torch.dtype | None = None) -> Forward:
+    """Returns the fastest forward pass for a causal LM; ``copies`` and ``dtype`` are as in :class:`FastLlama`. A model with
+    adapters uses its own forward pass.
     """
     body = backbone(model)
-    return own_forward(body) if hasattr(model, "get_base_model") else forward_of_body(body, copies)
+    return own_forward(body) if hasattr(model, "get_base_model") else forward_of_body(body, copies, dtype)
 
 
-def forward_of_body(body: Any, copies: int = 0) -> Forward:
+def forward_of_body(body: Any, copies: int = 0, dtype: torch.dtype | None = None) -> Forward:
     """Returns :class:`FastLlama` for a Llama-like transformer in which all layers have full attention, and the model's own
     forward pass for any other.
     """
     config = body.config
     full = set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}
-    return FastLlama(body, copies) if full and config.model_type in FAMILIES else own_forward(body)
+    return FastLlama(body, copies, dtype) if full and config.model_type in FAMILIES else own_forward(body)
 
 
 def own_forward(body: Any) -> Forward:
@@ -60,90 +60,113 @@ class FastLlama:
         copies: number of engines that would each hold a packed copy of the linear layers' weights (a copy in the layout
             in which oneDNN multiplies them), including the engine of this object; 0: never pack weights. Packed weights
             of ``body`` must not change as long as this object is used.
+        dtype: data type of packed weights; None: that of the weights themselves, which are packed only if their size is
+            within ``PACKED``.
     """
 
-    def __init__(self, body: Any, copies: int = 0) -> None:
+    def __init__(self, body: Any, copies: int = 0, dtype: torch.dtype | None = None) -> None:
         self.body = body
-        self.attention_dtype = attention_dtype(body.embed_tokens.weight)
+        self.dtype = working_dtype(body.embed_tokens.weight)
         config = body.config
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self._packed: dict[nn.Linear, Tensor] = {}
-        if copies:
-            linear = [part for part in body.layers.modules() if isinstance(part, nn.Linear)]
-            if should_pack([part.weight for part in linear], copies):
-                self._packed = {part: packed(part.weight) for part in linear}
+        linear = [part.weight for part in body.layers.modules() if isinstance(part, nn.Linear)]
+        pack = should_pack(linear, copies, dtype)
+        self._products = [
+            [
+                Product(parts, dtype or parts[0].weight.dtype if pack else None)
+                for parts in (
+                    (at.q_proj, at.k_proj, at.v_proj),
+                    (at.o_proj,),
+                    (mlp.gate_proj, mlp.up_proj),
+                    (mlp.down_proj,),
+                )
+            ]
+            for at, mlp in ((layer.self_attn, layer.mlp) for layer in body.layers)
+        ]
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, positions: Tensor, plan: Plan) -> Tensor:
         B, Q = ids.shape
-        x = self.body.embed_tokens(ids)
+        x = self.body.embed_tokens(ids).to(self.dtype)
         cos, sin = (
             part.reshape(B * Q, 1, -1)[..., : self.head_dim // 2].contiguous()
             for part in self.body.rotary_emb(x, positions)
         )
         x = x.reshape(B * Q, -1)  # (T, C) with T = B * Q; only attention needs to know to which row a token belongs
-        for number, layer in enumerate(self.body.layers):
-            self._attention(x, number, layer, (B, Q), (cos, sin), plan)
-            mlp = layer.mlp
-            h = norm(x, layer.post_attention_layernorm)
-            h = mlp.act_fn(self._linear(h, mlp.gate_proj)).mul_(self._linear(h, mlp.up_proj))
-            self._add_linear(x, h, mlp.down_proj)
+        for number, (layer, (qkv, o, gate_up, down)) in enumerate(zip(self.body.layers, self._products, strict=True)):
+            at = layer.self_attn
+            q, k, v = (part.view(B * Q, -1, self.head_dim) for part in qkv(norm(x, layer.input_layernorm)))
+            norms = (at.q_norm, at.k_norm) if hasattr(at, "q_norm") else None
+            query, key, value = (
+                part.view(B, Q, -1, self.head_dim).transpose(1, 2) for part in (*turned(q, k, norms, cos, sin), v)
+            )
+            out = plan.attend(number, query, key, value, at.scaling)  # (B, H, Q, D)
+            o.add_to(x, out.transpose(1, 2).reshape(B * Q, -1))
+            gate, up = gate_up(norm(x, layer.post_attention_layernorm))
+            down.add_to(x, layer.mlp.act_fn(gate).mul_(up))
         return norm(x, self.body.norm).view(B, Q, -1)
 
-    def _attention(
-        self, x: Tensor, number: int, layer: Any, shape: tuple[int, int], turn: tuple[Tensor, Tensor], plan: Plan
-    ) -> None:
-        at, T = layer.self_attn, len(x)
-        h = norm(x, layer.input_layernorm)
-        q, k, v = (self._linear(h, part).view(T, -1, self.head_dim) for part in (at.q_proj, at.k_proj, at.v_proj))
-        norms = (at.q_norm, at.k_norm) if hasattr(at, "q_norm") else None
-        query, key, value = (
-            part.view(*shape, -1, self.head_dim).transpose(1, 2) for part in (*turned(q, k, norms, *turn), v)
-        )
-        query, key, value = (part.to(self.attention_dtype) for part in (query, key, value))
-        out = plan.attend(number, query, key, value, at.scaling).to(x.dtype)  # (B, H, Q, D)
-        self._add_linear(x, out.transpose(1, 2).reshape(T, -1), at.o_proj)
 
-    def _linear(self, x: Tensor, module: Any) -> Tensor:
-        if module in self._packed:
-            return times_packed(x, self._packed[module], module.bias)
-        return F.linear(x, module.weight, module.bias)
+class Product:
+    """The product of hidden states (T, C) with the weights of linear layers that have the same input, side by side.
 
-    def _add_linear(self, x: Tensor, h: Tensor, module: Any) -> None:
-        if x.dtype != torch.float32 or module in self._packed:
-            x.add_(self._linear(h, module))
+    Args:
+        dtype: of a packed copy of the weights; None: no copy, the weights are read at every call.
+    """
+
+    def __init__(self, layers: Sequence[nn.Linear], dtype: torch.dtype | None) -> None:
+        self.layers, self.packed = layers, None
+        if dtype is not None:
+            biases = [layer.bias for layer in layers if layer.bias is not None]
+            bias = torch.cat(biases).to(dtype) if biases else None
+            self.packed = packed(torch.cat([layer.weight for layer in layers]), dtype), bias
+
+    def __call__(self, x: Tensor) -> Sequence[Tensor]:
+        if self.packed is None:
+            return [F.linear(x.to(at.weight.dtype), at.weight, at.bias).to(x.dtype) for at in self.layers]
+        parts = times_packed(x, *self.packed).split([layer.out_features for layer in self.layers], dim=-1)
+        return [part.to(x.dtype).contiguous() for part in parts]
+
+    def add_to(self, x: Tensor, h: Tensor) -> None:
+        """Adds the product of ``h`` with the weights of the only layer to ``x``."""
+        (layer,) = self.layers
+        if self.packed is not None or layer.weight.dtype != torch.float32:
+            x.add_(self(h)[0])
             return
-        x.addmm_(h, module.weight.t())
-        if module.bias is not None:
-            x.add_(module.bias)
+        x.addmm_(h, layer.weight.t())
+        if layer.bias is not None:
+            x.add_(layer.bias)
 
 
-def attention_dtype(weight: Tensor) -> torch.dtype:
-    """On a CPU, attention is computed in float32, because torch copies keys and values in bfloat16 before each product,
-    and the functions that numba compiles need float32.
+def working_dtype(weight: Tensor) -> torch.dtype:
+    """The data type of everything but products with weights. On a CPU it is float32: torch copies keys and values in
+    bfloat16 before each product, and the functions that numba compiles need float32.
     """
     return torch.promote_types(weight.dtype, torch.float32) if weight.device.type == "cpu" else weight.dtype
 
 
-def should_pack(weights: Sequence[Tensor], copies: int) -> bool:
-    """Whether the weights are on a CPU that multiplies in their data type, and their sizes are within ``PACKED``."""
-    if not torch.backends.mkldnn.is_available():
-        return False
-    low, high = PACKED
+def should_pack(weights: Sequence[Tensor], copies: int, dtype: torch.dtype | None = None) -> bool:
+    """Whether weights on a CPU that multiplies in their data type are to be packed, for ``copies`` engines."""
     size = sum(weight.numel() * weight.element_size() for weight in weights)
-    dtypes = {torch.float32, torch.bfloat16} if torch.ops.mkldnn._is_mkldnn_bf16_supported() else {torch.float32}
-    on_cpu = all(weight.dtype in dtypes and weight.device.type == "cpu" for weight in weights)
-    return on_cpu and low < size <= copies * size <= high
+    wanted = dtype is not None or PACKED[0] < size <= copies * size <= PACKED[1]
+    return bool(copies) and wanted and all(can_pack(weight, dtype or weight.dtype) for weight in weights)
+
+
+def can_pack(weight: Tensor, dtype: torch.dtype) -> bool:
+    if not torch.backends.mkldnn.is_available() or weight.device.type != "cpu":
+        return False
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 @torch.inference_mode()
-def packed(weight: Tensor) -> Tensor:
-    out: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
+def packed(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    out: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype), ROWS)
     return out
 
 
 def times_packed(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    """Returns the product of ``x`` and packed weights, in the data type of the weights."""
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x.to(weight.dtype), weight, bias, "none", [], "")
     return out
 
 
@@ -155,14 +178,16 @@ def turned(q: Tensor, k: Tensor, norms: tuple[Any, Any] | None, cos: Tensor, sin
     if uses_compiled_kernels(q):
         from turnwise.models import kernels_cpu
 
-        weights = [(None, 0.0)] * 2 if norms is None else [(each.weight, each.variance_epsilon) for each in norms]
+        weights = (
+            [(None, 0.0)] * 2 if norms is None else [(each.weight.to(q.dtype), each.variance_epsilon) for each in norms]
+        )
         return [
             kernels_cpu.rotated(x, cos[:, 0], sin[:, 0], *weight) for x, weight in zip((q, k), weights, strict=True)
         ]
     both = torch.cat([q, k], dim=1)
     H = q.shape[1]
     if norms is not None:
-        weight = torch.stack([norms[0].weight] * H + [norms[1].weight] * k.shape[1])
+        weight = torch.stack([norms[0].weight] * H + [norms[1].weight] * k.shape[1]).to(q.dtype)
         both = scaled(both, weight, norms[0].variance_epsilon)
     both = rotated(both, cos, sin)
     return both[:, :H], both[:, H:]
@@ -180,8 +205,8 @@ def norm(x: Tensor, module: Any) -> Tensor:
     if x.dim() == 2 and uses_compiled_kernels(x):
         from turnwise.models import kernels_cpu
 
-        return kernels_cpu.norm(x, module.weight, module.variance_epsilon)
-    return scaled(x, module.weight, module.variance_epsilon)
+        return kernels_cpu.norm(x, module.weight.to(x.dtype), module.variance_epsilon)
+    return scaled(x, module.weight.to(x.dtype), module.variance_epsilon)
 
 
 def scaled(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.random_models import small_config, small_model
 from torch import Tensor
 
 from turnwise.engines.cache import SideBySide, Store
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
+from turnwise.models.policy import PolicyError
 
 MakeModel = Callable[..., Any]
 END = 5
@@ -36,13 +38,23 @@ def plain_logprobs(model: Any, history: list[int], action: list[int], temperatur
     return [logp[len(history) + i - 1, token].item() for i, token in enumerate(action)]
 
 
-@pytest.mark.parametrize("copy", [True, False], ids=["merged copy", "live module"])
+@pytest.mark.parametrize(
+    ("options", "dtype", "near"),
+    [
+        ({}, torch.float32, 1e-4),
+        ({"copy": False}, torch.float32, 1e-4),
+        ({"weights": "bfloat16"}, torch.float32, 0.1),
+        ({}, torch.bfloat16, 0.1),
+    ],
+    ids=["merged copy", "live module", "products in bfloat16", "a model in bfloat16"],
+)
 def test_logprobs_are_the_models_own_over_turns_forks_and_shared_spines(
-    make_model: MakeModel, kind: str, lora: bool, copy: bool
+    make_model: MakeModel, kind: str, lora: bool, options: dict[str, Any], dtype: torch.dtype, near: float
 ) -> None:
     rng = random.Random(1)
-    model = make_model(kind, lora)
-    engine = engine_of(model, copy=copy)
+    model = make_model(kind, lora).to(dtype)
+    engine = engine_of(model, **options)
+    model.float()
     spine = ids(rng, 60)
     histories = [spine[:20], list(spine), spine[:33], spine[:33], ids(rng, 41), spine[:40] + ids(rng, 9)]
     nodes = [engine.open(history) for history in histories]
@@ -52,7 +64,7 @@ def test_logprobs_are_the_models_own_over_turns_forks_and_shared_spines(
         seeds = [1000 * turn + i for i in range(len(nodes))]
         samples = engine.sample(nodes, Sampling(temperature=0.7, max_tokens=6), seeds)
         for history, sample in zip(histories, samples, strict=True):
-            assert sample.logprobs == pytest.approx(plain_logprobs(model, history, sample.ids, 0.7), abs=1e-4)
+            assert sample.logprobs == pytest.approx(plain_logprobs(model, history, sample.ids, 0.7), abs=near)
             history += sample.ids
         for node, history in zip(nodes, histories, strict=True):
             observation = ids(rng, rng.randrange(1, 9))
@@ -60,6 +72,31 @@ def test_logprobs_are_the_models_own_over_turns_forks_and_shared_spines(
             history += observation
         nodes.append(engine.fork(nodes[turn]))
         histories.append(list(histories[turn]))
+
+
+def test_greedy_tokens_in_bfloat16_are_as_likely_as_the_models_own(make_model: MakeModel, kind: str) -> None:
+    rng = random.Random(5)
+    model = make_model(kind, True)
+    engine = engine_of(model, weights="bfloat16")
+    histories = [ids(rng, rng.randrange(4, 30)) for _ in range(8)]
+    samples = engine.sample([engine.open(h) for h in histories], Sampling(temperature=0, max_tokens=8), [0] * 8)
+    differs = 0.0
+    for history, sample in zip(histories, samples, strict=True):
+        with torch.no_grad():
+            logp = (
+                model(input_ids=torch.tensor([history + sample.ids])).logits[0, len(history) - 1 : -1].log_softmax(-1)
+            )
+        own = logp[range(len(sample.ids)), sample.ids]
+        torch.testing.assert_close(own, logp.max(-1).values, rtol=0, atol=0.1)
+        differs = max(differs, (own - torch.tensor(sample.logprobs)).abs().max().item())
+    assert 1e-4 < differs < 0.1
+
+
+@pytest.mark.parametrize("options", [{"copy": False}, {}], ids=["the trained weights", "gpt2"])
+def test_bfloat16_weights_are_refused_where_they_cannot_be_used(make_model: MakeModel, options: dict[str, Any]) -> None:
+    model = make_model("qwen3", False) if options else small_model(small_config("gpt2"))
+    with pytest.raises(PolicyError, match="weights=null"):
+        engine_of(model, weights="bfloat16", **options)
 
 
 def test_a_shared_prefix_is_computed_once(make_model: MakeModel) -> None:
