@@ -50,6 +50,7 @@ from work import Work
 
 MEMORY_GB = 4.0  # limit in 10^9 bytes for the keys and values of the tree engine (conf/engine/tree.yaml)
 KEYS = {
+    "weights": "x_bfloat16_weights",
     "trl": "x_trl",
     "generate": "x_generate",
     "continuous": "x_continuous",
@@ -80,15 +81,8 @@ class Rollouts:
 
     def turnwise(self) -> Contender:
         """Measures the tree engine as a run uses it. The time includes loading the weights, as in every iteration."""
-        engine = Lanes(self.work.chat.stop_ids, memory_gb=MEMORY_GB, lanes=self.args.lanes)
-        model = self.model()
-        size, trees = ModelSize.of(model), list[RolloutTree]()
-
-        def play(work: Work, number: int) -> float:
-            engine.load_weights(model, number)
-            player = work.player(engine)
-            trees[:] = player.play(work.states, Uniform(work.group), Never(), (self.args.seed, number))
-            return player.tally.tokens
+        model, trees = self.model(), list[RolloutTree]()
+        play, size = self.engine(model, trees), ModelSize.of(model)
 
         def run(number: int) -> Round:
             before = begin_peak(self.device)
@@ -98,6 +92,21 @@ class Rollouts:
             return done
 
         return Contender("turnwise", run, lambda: play(self.small, -1), "tree engine, with log-probs")
+
+    def weights(self) -> Contender:
+        play = self.engine(self.model(), [], weights="bfloat16")
+        return self.contender("weights", play, "tree engine, engine.weights=bfloat16, with log-probs")
+
+    def engine(self, model: Any, trees: list[RolloutTree], **options: Any) -> Callable[[Work, int], float]:
+        engine = Lanes(self.work.chat.stop_ids, memory_gb=MEMORY_GB, lanes=self.args.lanes, **options)
+
+        def play(work: Work, number: int) -> float:
+            engine.load_weights(model, number)
+            player = work.player(engine)
+            trees[:] = player.play(work.states, Uniform(work.group), Never(), (self.args.seed, number))
+            return player.tally.tokens
+
+        return play
 
     def generate(self) -> Contender:
         engine = GenerateEngine(self.model(), self.work.chat.stop_ids, self.tokenizer.pad_token_id)
@@ -152,6 +161,8 @@ class Rollouts:
 
     def missing(self, name: str) -> str | None:
         """Returns the reason why a peer is not measured, or None."""
+        if name == "weights" and (self.args.dtype != "float32" or self.args.device != "cpu"):
+            return "weights: engine.weights=bfloat16 is for float32 weights on a CPU"
         if name == "trl" and find_spec("trl") is None:
             return "trl: not installed; `make test` installs it"
         if name == "trl" and self.args.shape not in ("tiny", *SHAPES):
