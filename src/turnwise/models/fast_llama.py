@@ -116,6 +116,7 @@ class Product:
 
     def __init__(self, layers: Sequence[nn.Linear], dtype: torch.dtype | None) -> None:
         self.layers, self.packed = layers, None
+        self.sizes = [layer.out_features for layer in layers]
         if dtype is not None:
             biases = [layer.bias for layer in layers if layer.bias is not None]
             bias = torch.cat(biases).to(dtype) if biases else None
@@ -124,18 +125,20 @@ class Product:
     def __call__(self, x: Tensor) -> Sequence[Tensor]:
         if self.packed is None:
             return [F.linear(x.to(at.weight.dtype), at.weight, at.bias).to(x.dtype) for at in self.layers]
-        parts = times_packed(x, *self.packed).split([layer.out_features for layer in self.layers], dim=-1)
+        parts = torch.split_with_sizes(times_packed(x, *self.packed), self.sizes, dim=-1)
         return [part.to(x.dtype).contiguous() for part in parts]
 
     def add_to(self, x: Tensor, h: Tensor) -> None:
         """Adds the product of ``h`` with the weights of the only layer to ``x``."""
         (layer,) = self.layers
-        if self.packed is not None or layer.weight.dtype != torch.float32:
+        if self.packed is not None:
+            x.add_(times_packed(h, *self.packed))
+        elif layer.weight.dtype != torch.float32:
             x.add_(self(h)[0])
-            return
-        x.addmm_(h, layer.weight.t())
-        if layer.bias is not None:
-            x.add_(layer.bias)
+        else:
+            x.addmm_(h, layer.weight.t())
+            if layer.bias is not None:
+                x.add_(layer.bias)
 
 
 def working_dtype(weight: Tensor) -> torch.dtype:
