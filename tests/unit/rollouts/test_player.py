@@ -111,17 +111,6 @@ def timed(player: Player, pause: Callable[[int], float]) -> tuple[Player, Timed]
     return player.using(player.sampling, None), Timed(list(player.engine.end_ids), pause)  # type: ignore[attr-defined]
 
 
-def test_a_gate_cancels_what_is_being_decoded(player: Player, states: list[State]) -> None:
-    """All rollouts act alike, so a gate stops each group at its first step; those ahead are decoding their second action."""
-    base, engine = timed(player, lambda seed: 0.002 + random.Random(seed).random() * 0.03)
-    acting = replace(base, engine=engine)
-    trees = acting.play(states, Uniform(6), Divergence(k=1, threshold=0.5), "k")
-    assert all(tree.stopped for tree in trees)
-    assert acting.tally.cancelled == engine.cut > 0
-    assert not engine.nodes
-    assert acting.tally.turns == sum(len(tree.turns) for tree in trees)
-
-
 class Speaking(Timed):
     """Its actions are one of two, by their seeds, under both schedules."""
 
