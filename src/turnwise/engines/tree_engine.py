@@ -104,7 +104,7 @@ class TreeEngine:
         self.release()
         packing = self.packing if self.copy else 0
         dtype = None if self.weights is None else getattr(torch, self.weights)
-        self._forward, self._head = forward_of(self.model, packing, dtype), Head(self.model, packing, dtype)
+        self._forward, self._head = forward_of(self.model, packing, dtype), Head(self.model, packing)
         if dtype is not None and not (
             packing and isinstance(self._forward, FastLlama) and can_pack(self._head.weight, dtype)
         ):

@@ -135,13 +135,12 @@ class Head:
     Args:
         model: a causal LM, with or without adapters. Its weights are read at every call and not copied,
             unless ``copies`` asks for a packed copy of the output embedding, as :class:`FastLlama` has one.
-        dtype: of the packed copy, as in :class:`FastLlama`.
 
     Raises:
         ValueError: the model has no output embedding, or its forward pass fails when its transformer is replaced.
     """
 
-    def __init__(self, model: nn.Module, copies: int = 0, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, model: nn.Module, copies: int = 0) -> None:
         self.base = unwrapped(model)
         if self.base.get_output_embeddings() is None:
             raise ValueError(
@@ -150,8 +149,8 @@ class Head:
         if self.base not in _is_product:
             _is_product[self.base] = self._is_product()
         self.plain = _is_product[self.base]
-        pack = self.plain and should_pack([self.weight], copies, dtype)
-        self._packed = packed(self.weight, dtype or self.weight.dtype) if pack else None
+        pack = self.plain and should_pack([self.weight], copies)
+        self._packed = packed(self.weight, self.weight.dtype) if pack else None
 
     @property
     def weight(self) -> Tensor:
