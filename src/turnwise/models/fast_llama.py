@@ -119,7 +119,7 @@ class Product:
         self.sizes = [layer.out_features for layer in layers]
         if dtype is not None:
             biases = [layer.bias for layer in layers if layer.bias is not None]
-            bias = torch.cat(biases).to(dtype) if biases else None
+            bias = torch.cat(tuple(biases)).to(dtype) if biases else None
             self.packed = packed(torch.cat([layer.weight for layer in layers]), dtype), bias
 
     def __call__(self, x: Tensor) -> Sequence[Tensor]:
