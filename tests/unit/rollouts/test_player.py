@@ -111,6 +111,24 @@ def timed(player: Player, pause: Callable[[int], float]) -> tuple[Player, Timed]
     return player.using(player.sampling, None), Timed(list(player.engine.end_ids), pause)  # type: ignore[attr-defined]
 
 
+class FirstStep(Gate):
+    """Stops every group after its first step; rollouts do not wait for the decision."""
+
+    def __call__(self, tree: RolloutTree, step: int) -> bool:
+        return step == 1
+
+
+def test_a_gate_cancels_what_is_being_decoded(player: Player, states: list[State]) -> None:
+    """Rollouts that are ahead when the gate stops their group are decoding their second action."""
+    base, engine = timed(player, lambda seed: 0.002 + random.Random(seed).random() * 0.03)
+    acting = replace(base, engine=engine)
+    trees = acting.play(states, Uniform(6), FirstStep(), "k")
+    assert all(tree.stopped for tree in trees)
+    assert acting.tally.cancelled == engine.cut > 0
+    assert not engine.nodes
+    assert acting.tally.turns == sum(len(tree.turns) for tree in trees)
+
+
 class Speaking(Timed):
     """Its actions are one of two, by their seeds, under both schedules."""
 
