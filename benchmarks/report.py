@@ -1,7 +1,6 @@
 """Fills the marked tables of the documentation from saved results (``--json`` of the benchmarks).
 
 python benchmarks/report.py outputs/benchmarks/*.json
-python benchmarks/report.py outputs/benchmarks/overlap.json          fills the table of docs/scaling.md
 
 Results at a benchmark's own default size on a CPU fill its table. Rollouts with a model's folder (--model) fill the table
 of a real model, and all other results the table of growth, named by the settings in which they differ.
@@ -38,15 +37,10 @@ TARGETS: tuple[tuple[str, str, str, str, float], ...] = (
     ("update", "grad_error", "largest relative gradient difference", "at most", 1e-5),
     ("update", "x_tree_unshared", "a branching tree, every turn behind its own history", "at least", 4),
     ("profiling", "x_per_turn", "prefilling every turn anew", "at least", 5),
-    ("allocate", "optimal", "the optimum is found", "is", 1),
-    ("allocate", "root_ms", "milliseconds of a root allocation", "at most", 5),
-    ("allocate", "x_dynamic_programme", "the textbook dynamic programme", "at least", 100),
-    ("allocate", "million_s", "seconds for a million prompts", "at most", 3),
-    ("iteration", "x_trl", "TRL's GRPOTrainer, a whole iteration", "at least", 5),
 )
-BENCHMARKS = ("rollout", "update", "profiling", "allocate", "iteration")
+BENCHMARKS = ("rollout", "update", "profiling")
 # Section -> the page that holds it; all others are on benchmarks.md
-PAGES = {"summary": "performance.md", "overlap": "scaling.md", "by_name": "methods/README.md"}
+PAGES = {"summary": "performance.md", "by_name": "methods/README.md"}
 UNTOLD = {"seed", "threads", "rounds", "tree_rounds"}  # settings that do not distinguish results
 OF_TREES = {"roots", "branches", "turns"}  # settings of benchmarks/update.py that only its branching tree has
 
@@ -63,9 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     try:
         results = [read(path) for path in args.files]
-        for name, make in (("overlap", overlap), ("by_name", by_name)):
-            if found := [r for r in results if r["benchmark"] == name]:
-                write(make(found), name)
+        if found := [r for r in results if r["benchmark"] == "by_name"]:
+            write(by_name(found), "by_name")
         results = [r for r in results if r["benchmark"] in BENCHMARKS]
         if found := [r for r in results if r["setting"].get("shape", "tiny") not in ("tiny", *SHAPES)]:
             write(real(found), "real")
@@ -76,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
         if mains:
             write(summary(mains), "summary")
         for name, result in mains.items():
-            write(allocated(result) if name == "allocate" else contenders(result), name)
+            write(contenders(result), name)
         if others := [r for r in results if not any(r is m for m in mains.values())]:
             write(growth(others, mains), "growth")
     except InputError as error:
@@ -168,18 +161,6 @@ def real(results: Sequence[Result]) -> str:
     return markdown(header, rows) + "\n\n" + machines(results)
 
 
-def allocated(result: Result) -> str:
-    size = f"{result['setting']['prompts']:,} prompts and {result['setting']['budget']:,} rollouts"
-    table_ms = result["root_ms"] * result["x_dynamic_programme"]
-    rows = [
-        [f"{size}, ours", f"{rounded(result['root_ms'])} ms"],
-        [f"{size}, the textbook dynamic programme", f"{rounded(table_ms)} ms"],
-        ["prefixes of one prompt, ours", f"{rounded(result['prefix_ms'])} ms"],
-        ["1,000,000 prompts and 2,000,000 rollouts, ours", f"{rounded(result['million_s'])} s"],
-    ]
-    return markdown(["", "median"], rows) + "\n\n" + machines([result])
-
-
 def growth(results: Sequence[Result], mains: Mapping[str, Result]) -> str:
     """Returns one row for each result, named by the settings in which it differs from its benchmark's table."""
     rows = []
@@ -197,26 +178,6 @@ def growth(results: Sequence[Result], mains: Mapping[str, Result]) -> str:
         rows.append([result["benchmark"], settings, *numbers, ratios])
     header = ["benchmark", "setting", "seconds", "units a second", "ratios"]
     return markdown(header, rows) + "\n\n" + machines(results)
-
-
-def overlap(results: Sequence[Result]) -> str:
-    """Returns a table of the seconds of an iteration, with and without collecting ahead during the update."""
-    header = ["method", "rollout.staleness", "iteration, s", "collection", "waited for", "update", "faster by"]
-    rows, lines = [], []
-    for result in results:
-        setting = result["setting"]
-        for staleness, way in enumerate(("fresh", "ahead")):
-            seconds = [f"{result['seconds'][way][part]:.2f}" for part in ("iteration", "rollout", "waited", "update")]
-            rows.append([setting["method"], str(staleness), *seconds, f"{result['x_fresh']:.2f}" if staleness else ""])
-        fresh = result["seconds"]["fresh"]
-        most = fresh["iteration"] / max(fresh["rollout"], fresh["update"])
-        given = " ".join(f"--{name} {setting[name]}" for name in ("method", "epochs", "rounds"))
-        lines.append(
-            f"`python benchmarks/overlap.py {given} --overrides {' '.join(setting['overrides'])}`: medians over rounds; each "
-            "round runs both settings of rollout.staleness. If the shorter of collection and update were hidden completely, "
-            f"an iteration would be {most:.2f} times as fast; a larger measured factor has other causes."
-        )
-    return "\n\n".join([markdown(header, rows), *lines, machines(results)])
 
 
 def by_name(results: Sequence[Result]) -> str:
