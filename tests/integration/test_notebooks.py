@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from pathlib import Path
@@ -71,13 +70,9 @@ def executed(name: str, outputs: Path, **variables: str) -> list[str]:
 
 
 def test_pivotrl_shows_the_numbers_of_the_pages(outputs: Path, tmp_path: Path, capsys) -> None:
-    spec = importlib.util.spec_from_file_location("report_of_notebooks", ROOT / "scripts" / "report.py")
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
     page, web = tmp_path / "page.md", tmp_path / "page.html"
     request = ["sweep=pivotrl_tab4", f"outputs={outputs}", "--markdown", str(page), "--html", str(web)]
-    assert script.main(request) == 0
+    assert report.main(request) == 0
     capsys.readouterr()
     shown = executed("read_a_sweep", outputs, TURNWISE_PAPER="PivotRL")
     lines = {line for text in shown for line in text.splitlines()}

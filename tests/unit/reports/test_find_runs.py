@@ -206,21 +206,21 @@ def refused(capsys, *words: str) -> str:
     return said.err.strip()
 
 
-def test_seeds_and_folders_that_are_not_there_are_told(script, two_seeds, tmp_path, capsys, monkeypatch):
+def test_seeds_and_folders_that_are_not_there_are_told(two_seeds, tmp_path, capsys, monkeypatch):
     request = ("sweep=pivotrl_tab4", "rows=full")
-    assert "seed=99" in refused(script, capsys, *request, f"outputs={two_seeds}", "seed=99")
-    assert "nothere" in refused(script, capsys, *request, f"outputs={two_seeds},{tmp_path / 'nothere'}")
+    assert "seed=99" in refused(capsys, *request, f"outputs={two_seeds}", "seed=99")
+    assert "nothere" in refused(capsys, *request, f"outputs={two_seeds},{tmp_path / 'nothere'}")
     monkeypatch.chdir(tmp_path / "outputs")
-    assert f"{tmp_path}/outputs/outputs" in refused(script, capsys, *request)
+    assert f"{tmp_path}/outputs/outputs" in refused(capsys, *request)
 
 
-def test_a_summary_of_one_paper(script, capsys, tmp_path):
+def test_a_summary_of_one_paper(capsys, tmp_path):
     outputs = f"outputs={tmp_path}"
-    assert script.main(["summary", "paper=awpo", outputs]) == 0
+    assert report.main(["summary", "paper=awpo", outputs]) == 0
     papers = {line.split(",")[0].split()[0] for line in capsys.readouterr().out.splitlines() if " awpo_" in line}
     assert papers == {"AWPO"}
-    assert "paper=awp" in refused(script, capsys, "summary", "paper=awp", outputs)
-    assert "paper=awpo" in refused(script, capsys, "sweep=awpo_tab2", "paper=awpo", outputs)
+    assert "paper=awp" in refused(capsys, "summary", "paper=awp", outputs)
+    assert "paper=awpo" in refused(capsys, "sweep=awpo_tab2", "paper=awpo", outputs)
 
 
 def test_a_report_does_not_wait_for_libraries_that_it_may_not_need():
