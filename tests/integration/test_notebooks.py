@@ -11,6 +11,7 @@ import nbformat
 import pytest
 import yaml
 from nbclient import NotebookClient
+from scripts import report
 
 from turnwise.config.schema import compose_config
 from turnwise.training.loop import run
