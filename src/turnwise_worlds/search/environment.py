@@ -210,8 +210,8 @@ class SearchSession(QuestionSession):
         )
 
     def useful(self, tool: str, argument: str, expert: tuple[str, str] | None) -> bool:
-        """A search is useful if it shows a page of the evidence for the first time. If the question names no evidence,
-        it must show the first new page of the expert's search.
+        """A search is useful if it shows a page of the evidence for the first time. If no evidence
+        is recorded for the question, the search must show the first page that the expert's search newly shows.
         """
         shown = self.new_titles(argument)
         if self.question.evidence:
