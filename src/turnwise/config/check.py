@@ -212,11 +212,10 @@ def _holds_part(value: Any) -> bool:
 _ELSEWHERE = {
     "update.learning_rate": "lr",
     "update.clip_norm": "max_grad_norm grad_clip",
-    "update.batch_tokens": "per_device_train_batch_size gradient_accumulation_steps",
     "update.recompute": "gradient_checkpointing",
     "iterations": "epochs num_train_epochs total_epochs max_steps",
     "trainer.devices": "num_processes n_gpus_per_node",
-    "rollout.states": "batch_size train_batch_size",
+    "rollout.states": "batch_size train_batch_size per_device_train_batch_size gradient_accumulation_steps",
     "rollout.max_length": "max_prompt_length max_seq_length",
     "rollout.sampling.max_tokens": "max_new_tokens max_completion_length max_response_length",
     "allocator.group_size": "num_generations n",

@@ -53,9 +53,9 @@ def check_inputs(cfg: DictConfig) -> Any:
     environment lacks a file or a program.
     """
     if cfg.data.file is not None:
-        from turnwise.data.trajectories import each_trajectory  # here, because it is slow to import
+        from turnwise.data.trajectories import read_trajectories  # here, because it is slow to import
 
-        each_trajectory(lambda trajectory: None, cfg.data.file, bool(cfg.data.strict), _LOOKED_AT)
+        read_trajectories(cfg.data.file, bool(cfg.data.strict), most=_LOOKED_AT)
     check_ready(environment := build(cfg, "env"))
     return environment
 

@@ -105,7 +105,9 @@ def _message(turn: Any, where: str) -> dict[str, Any]:
     role = ROLES.get(speaker) if isinstance(speaker, str) else None
     what = f"{where} has the unknown role {speaker!r:.60}; use one of {', '.join(ROLES)}"
     need(role is not None, "unknown role", what)
-    text = _text(turn.get("content", turn.get("value")), where)
+    content = turn.get("content", turn.get("value"))
+    need(role != "user" or content is not None, "no text", f"{where} is of the user and has no text")
+    text = _text(content, where)
     message = {"role": role, "content": text, **{key: turn[key] for key in _KEPT if turn.get(key)}}
     reasoning = next((turn[key] for key in REASONING if isinstance(turn.get(key), str) and turn[key].strip()), None)
     if reasoning:
