@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
@@ -58,15 +60,25 @@ class Interrupted(KeyboardInterrupt):
 
 
 def in_own_code(error: BaseException) -> str | None:
-    """``KeyError: 'price' (mine/shop.py:12)`` if the error comes from a file of the user, else None."""
-    main = getattr(sys.modules["__main__"], "__file__", None) or ""
-    others = (*{sys.prefix, sys.base_prefix, str(Path(__file__).parents[1])}, str(Path(main).absolute()), "<")
+    """``KeyError: 'price' (mine/shop.py:12)`` if a file of the user raised the error, also through the standard library,
+    else None. Files of the user are below the working directory or an entry of PYTHONPATH.
+    """
+    standard = (sysconfig.get_path("stdlib"), "<")
     places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
         places.append((error.filename, error.lineno))
-    own = [place for place in places if not str(place[0]).startswith(others)]
+    places = [place for place in places if "-packages" in place[0] or not place[0].startswith(standard)]
+    if not places:
+        return None
+    file, line = places[-1]
+    folders = [Path.cwd(), *map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))]
+    main = getattr(sys.modules["__main__"], "__file__", None) or ""
+    others = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]), str(Path(main).absolute()))
+    own = any(Path(file).is_relative_to(folder.absolute()) for folder in folders)
+    if not own or file.startswith(others) or "-packages" in file:
+        return None
     said = error.msg if isinstance(error, SyntaxError) else first_line(error)
-    return f"{type(error).__name__}: {said} ({own[-1][0]}:{own[-1][1]})" if own else None
+    return f"{type(error).__name__}: {said} ({file}:{line})"
 
 
 def first_line(error: BaseException) -> str:

@@ -92,6 +92,10 @@ def check_model(model: str | Path, key: str) -> None:
 
 def check_whole(file: Path, named: str) -> None:
     """Raises an InputError if a safetensors file ends before its header says, or has no header."""
+    if not file.is_file():
+        raise InputError(
+            f"{named}: {file.name} is a link to a file that is not there; download it, or copy it here, again"
+        )
     size = file.stat().st_size
     with file.open("rb") as stream:
         header = int.from_bytes(stream.read(8), "little")

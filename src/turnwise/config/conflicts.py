@@ -170,6 +170,10 @@ _TABLE: list[tuple[Callable[[Settings], Any], str]] = [
      f"rollout.staleness: advantage=igpo scores answers with the weights, which would be in training meanwhile; {_FRESH}"),
     (lambda s: _sharded(s) and s["advantage"] == "Igpo",
      "advantage=igpo: it scores answers with whole weights, but they are sharded; choose another rule"),
+    (lambda s: s["engine.weights"] and s["engine.copy"] is False,
+     "engine.weights: they are a copy, and engine.copy=false samples from the trained weights; set engine.weights=null"),
+    (lambda s: s["engine.weights"] and s["trainer.accelerator"] in ("gpu", "cuda"),
+     "engine.weights: it is for a CPU; set engine.weights=null, or policy.dtype=bfloat16"),
     (lambda s: s["rollout.staleness"] and s["engine.copy"] is False,
      f"rollout.staleness: engine.copy=false samples from the weights that are being trained; {_FRESH}"),
     # states chosen anew

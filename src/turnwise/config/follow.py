@@ -43,7 +43,8 @@ def size_of(model: str) -> tuple[float, str]:
     if Path(model).is_dir():
         config = read_config(model)
         width = 4 if "32" in str(config.get("dtype") or config.get("torch_dtype") or "float32") else 2
-        parameters = sum(file.stat().st_size for file in Path(model).glob("*.safetensors")) / width
+        files = [file for file in Path(model).glob("*.safetensors") if file.is_file()]
+        parameters = sum(file.stat().st_size for file in files) / width
         words = f"{parameters / 1e9:.2g}B" if parameters >= 1e8 else f"{parameters / 1e6:.2g}M"
     if not parameters and (found := _SIZE.search(model.rpartition("/")[2].lower())):
         many, number, unit = found.groups()

@@ -33,7 +33,7 @@ from turnwise.models.attention_cpu import merge, seen
 from turnwise.models.recurrence import Flow, States, pick, stack
 
 CLOSE = 1.5  # a range of rows is read without a copy if it has at most CLOSE times as many rows as are wanted
-LARGE = 1 << 28  # bytes from which a store grows only as far as it must, and is freed when no node is open
+LARGE = 1 << 28  # bytes from which a store on a CPU is freed when no node is open
 GROW = 128  # a row's capacity in tokens is a multiple of this; large steps, because each increase copies all rows
 
 
@@ -142,8 +142,11 @@ class Store:
         moved = list(keep) != list(range(len(keep)))
         there, _, long, _ = self._memory[0].shape
         fits = rows <= there and capacity <= long and not self._over(there, long)
-        ample = max(rows, there), max(capacity, min(2 * long, 2 * capacity))  # more than needed if the budget allows
-        size = (there, long) if fits else (rows, capacity) if self.large or self._over(*ample) else ample
+        ample = (
+            max(rows, there),
+            max(capacity, min(2 * long, 2 * capacity)),
+        )  # more than needed, up to half of the budget
+        size = (there, long) if fits else (rows, capacity) if self._over(2 * ample[0], ample[1]) else ample
         for i, (memory, slab) in enumerate(zip(self._memory, (*self.keys, *self.values), strict=True)):
             if not fits:
                 # zeros, because numbers must be finite even where attention masks them
@@ -153,12 +156,11 @@ class Store:
             elif moved:
                 memory[: len(keep), :, :held] = slab[index]
         self._show(rows, capacity)
-        if not fits and self.large:
-            give_back()
 
     @property
     def large(self) -> bool:
-        return sum(memory.nbytes for memory in self._memory) > LARGE
+        on_cpu = self._memory[0].device.type == "cpu"
+        return on_cpu and sum(memory.nbytes for memory in self._memory) > LARGE
 
     def row_bytes(self, tokens: int) -> int:
         return tokens * self.token_bytes + self.states * self.state_bytes

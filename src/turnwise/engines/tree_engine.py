@@ -52,7 +52,7 @@ class TreeEngine:
             model that is being trained, without a copy.
         memory_gb: memory limit for stored keys, values and recurrent states, in units of 10^9 bytes; None: no limit.
         schedule: ``rounds`` or ``free`` (see ``engines.engine``).
-        weights: data type of the copy's products with weights; None: that of the model.
+        weights: data type of the copy's linear layers, not of its head; None: that of the model.
     """
 
     served = False

@@ -199,6 +199,8 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
             weights.append(hashlib.file_digest(stream, "sha256").hexdigest())
     environment = OmegaConf.to_container(cfg.env, resolve=True)
     acting = {"env": environment, "engine": cfg.engine._target_}  # included because engines sample differently
+    if weights_of_engine := cfg.engine.get("weights"):
+        acting["weights"] = weights_of_engine
     eval_settings: Any = OmegaConf.to_container(cfg.eval, resolve=True)
     suites = {name: value for name, value in eval_settings.items() if name != "every" and value is not None}
     rollout = settings.rollout
@@ -224,7 +226,7 @@ def read_evaluation(path: Path) -> Evaluation | None:
         rows: list[Any] = _ROWS.validate_python([json.loads(line) for line in text.splitlines()])
     except FileNotFoundError:
         return None
-    except (ValueError, RecursionError):  # the file is not JSON, or it has other keys
+    except (ValueError, RecursionError):  # the file is not JSON, or a row is of no kind
         logger.warning("%s is damaged; the evaluation is repeated", path)
         return None
     of_kind: dict[str, list[Any]] = {name: [row for row in rows if isinstance(row, KINDS[name])] for name in KINDS}

@@ -11,13 +11,18 @@ import torch
 from tests.unit.random_models import small_config, small_model
 from torch import Tensor
 
+from turnwise.engines import cache
 from turnwise.engines.cache import SideBySide, Store
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
+from turnwise.models.fast_llama import can_pack
 from turnwise.models.policy import PolicyError
 
 MakeModel = Callable[..., Any]
 END = 5
+NEEDS_BFLOAT16 = pytest.mark.skipif(
+    not can_pack(torch.zeros(1), torch.bfloat16), reason="this CPU does not multiply bfloat16"
+)
 
 
 def engine_of(model: Any, version: int = 0, **options: Any) -> TreeEngine:
@@ -43,7 +48,7 @@ def plain_logprobs(model: Any, history: list[int], action: list[int], temperatur
     [
         ({}, torch.float32, 1e-4),
         ({"copy": False}, torch.float32, 1e-4),
-        ({"weights": "bfloat16"}, torch.float32, 0.1),
+        pytest.param({"weights": "bfloat16"}, torch.float32, 0.1, marks=NEEDS_BFLOAT16),
         ({}, torch.bfloat16, 0.1),
     ],
     ids=["merged copy", "live module", "products in bfloat16", "a model in bfloat16"],
@@ -74,6 +79,7 @@ def test_logprobs_are_the_models_own_over_turns_forks_and_shared_spines(
         histories.append(list(histories[turn]))
 
 
+@NEEDS_BFLOAT16
 def test_greedy_tokens_in_bfloat16_are_as_likely_as_the_models_own(make_model: MakeModel, kind: str) -> None:
     rng = random.Random(5)
     model = make_model(kind, True)
@@ -251,6 +257,17 @@ def play_in(engine: TreeEngine, histories: list[list[int]]) -> list[Any]:
             engine.extend(node, ids(rng, 30))
         found += engine.sample(nodes[turn : turn + 2], Sampling(max_tokens=5), [7, 8])
     return found
+
+
+def test_a_large_store_is_freed_when_no_node_is_open(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, histories = make_model("qwen3", False), [[7] * 20, [8] * 30]
+    want = play_in(engine_of(model), histories)
+    monkeypatch.setattr(cache, "LARGE", -1)
+    engine = engine_of(model)
+    for _ in range(2):  # in a store that was freed too
+        assert [sample.ids for sample in play_in(engine, histories)] == [sample.ids for sample in want]
+        engine.close(list(engine._nodes))
+        assert engine._store.bytes == 0
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5])
