@@ -79,4 +79,4 @@ def test_every_row_of_a_sweep_is_planned_at_paper_scale() -> None:
     assert rows and all(row["memory"]["peak"] > row["memory"]["weights"] > 0 for row in rows.values())
     assert set(runs) == set(rows) and set(runs.values()) == {6}  # the seeds of the sweep
     total = sum(6 * row["gpu_hours"]["total"] for row in rows.values())
-    assert f"{6 * len(rows)} runs in all: about {total:,.0f} GPU-hours" in done.stdout
+    assert f"({6 * len(rows)}): about {total:,.0f} GPU-hours" in done.stdout
