@@ -110,6 +110,23 @@ def test_fresh_puts_the_old_run_aside_and_loses_nothing(tmp_path: Path) -> None:
     }
 
 
+def test_a_requeued_job_goes_on_though_its_command_says_fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "run"
+    for restarts, resumed in ((None, False), ("0", False), ("1", True), ("2", True)):
+        if restarts is not None:
+            monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
+        with claim(config(out, fresh=True)) as folder:
+            assert folder.resumed == resumed
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run.old-1"]
+
+
+def test_checkpoints_of_nobody_knows_which_run_are_not_resumed(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(ConfigError, match=r"checkpoints .*config.yaml.*remove"), claim(config(tmp_path)):
+        pass
+    assert not (tmp_path / "config.yaml").exists()
+
+
 def test_what_a_killed_start_was_writing_is_cleared_away(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with claim(config(out)):

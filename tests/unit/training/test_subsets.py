@@ -13,13 +13,15 @@ from turnwise.config.schema import compose_config
 from turnwise.config.settings import EvaluationSettings
 from turnwise.engines.engine import Sampling
 from turnwise.errors import InputError
-from turnwise.evaluation.suites import Episode, Evaluation
+from turnwise.evaluation.base_divergence import Divergence
+from turnwise.evaluation.stats import Reply
+from turnwise.evaluation.suites import Answer, Episode, Evaluation
 from turnwise.runs.result_file import write_result
 from turnwise.training import evaluate
 from turnwise.training.build_run import Settings
 from turnwise.training.candidates import short_prompts
 from turnwise.training.distributed import DistributedContext
-from turnwise.training.evaluate import Measure
+from turnwise.training.evaluate import Measure, read_evaluation, save_evaluation
 from turnwise.training.result import by_subset, in_domain, summary
 from turnwise.types import RolloutTree, State, Task, Turn
 
@@ -115,6 +117,34 @@ def test_subsets_and_their_mean_by_hand(tmp_path):
     )
 
 
+# -- files of evaluations ----------------------------------------------------------------------------------------------
+
+
+def test_an_evaluation_is_read_as_it_was_saved_and_a_damaged_one_is_repeated(tmp_path, caplog):
+    messages = [{"role": "user", "content": "caf\u00e9\u2028"}, {"role": "assistant", "content": ""}]
+    evaluation = Evaluation(
+        [
+            Episode("seen", "t", "greedy", 0, True, 2, messages, "base"),
+            Episode("unseen", "u", "sampled", 1, 0.4, 1, []),
+        ],
+        [Answer("copy", "0", 0.5, "say", "said", "say")],
+        [Reply("d@1", "d", 1, ("find",), 2.5, 7, ((1.0, 0.0), (0.0, 0.0)), ((1.0, 1.0),), "expert", "said")],
+        [Divergence("why", 9, 0.25, 8)],
+    )
+    path = tmp_path / "evaluation" / "after.jsonl"
+    assert read_evaluation(path) is None and not caplog.records  # no file is no damage
+    save_evaluation(path, evaluation)
+    assert read_evaluation(path) == evaluation
+    whole = path.read_bytes()
+    for damaged in (whole[:-9], b"\xff" + whole, b"{}\n" + whole, whole.replace(b'"task"', b'"other"'), b"[" * 100_000):
+        caplog.clear()
+        path.write_bytes(damaged)
+        assert read_evaluation(path) is None
+        assert str(path) in caplog.text
+    save_evaluation(path, Evaluation())
+    assert read_evaluation(path) == Evaluation()
+
+
 # -- base key ----------------------------------------------------------------------------------------------------------
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -142,3 +172,26 @@ def _clean_code(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_whatever_changes_the_evaluation_changes_the_key(override: str) -> None:
     assert key(override) != key() is not None
+
+
+@pytest.mark.parametrize(("rank", "known"), [(1, ()), (0, ("own",)), (0, ("own", "shared")), (0, ("shared",)), (0, ())])
+def test_the_key_is_made_once_and_only_where_the_run_has_no_evaluation(monkeypatch, tmp_path, rank, known):
+    """Each process asks once for the evaluation, which the processes make together."""
+    measure, made, asked = object.__new__(Measure), [], []
+    measure.settings = SimpleNamespace(folder=tmp_path / "run", cache=tmp_path)
+    measure.distributed, measure.candidates = DistributedContext(rank, 2), SimpleNamespace(held_out=None)
+    measure.policy = SimpleNamespace(source="base")
+    monkeypatch.setattr(evaluate, "base_key", lambda *_: made.append(1) or "key")
+    evaluation, own, shared = played(x=[1]), tmp_path / "run/evaluation/base.jsonl", tmp_path / "base-key.jsonl"
+    for name, path in {"own": own, "shared": shared}.items():
+        if name in known:
+            save_evaluation(path, evaluation)
+    monkeypatch.setattr(Measure, "named", lambda self, name: asked.append(name) or evaluation)
+    assert measure.base(None) is evaluation and asked == ["base"]
+    assert len(made) == (rank == 0 and "own" not in known)
+    assert own.exists() == bool(known) and shared.exists() == (rank == 0 and known != ("own",))
+
+
+def test_changed_code_uses_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "commit", lambda: "abc+")
+    assert key() is None
