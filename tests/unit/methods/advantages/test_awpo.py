@@ -105,6 +105,11 @@ def test_the_peak_knows_this_batch_before_it_is_used_and_never_falls() -> None:
     assert second.credits[0].advantage == pytest.approx(first.credits[0].advantage)
 
 
+def test_a_mean_that_only_rounds_below_the_peak_is_at_it() -> None:
+    found = over(Awpo(**EXACT), NOISY, memory={PEAK: 0.5 + 1e-12})
+    assert found.metrics["mix_weight"] == 0
+
+
 def test_the_gate_shuts_where_the_judge_spreads_a_group_that_the_outcome_does_not() -> None:
     # s_out = 0.05, s_mix = 0.5 or so: rho is above 0.75
     group = {"outcome": [1, 1.1, 1, 1.1], "reasoning": [1, 0, 0, 1]}
@@ -128,6 +133,15 @@ def test_the_shut_gate_is_counted_among_the_groups_that_it_can_decide() -> None:
     assert found["gate_shut"] == pytest.approx(1 / 3)
     assert found["judge_agreement"] == pytest.approx(1 / 3)  # 0, 0 and 1
     assert not {"gate_shut", "judge_agreement"} & over(Awpo(**EXACT), alike, failed).metrics.keys()
+
+
+def test_the_two_readings_of_the_gate_are_never_both_open_nor_both_shut() -> None:
+    for group in (AGREES, NOISY, TOP, {"outcome": [1, 1], "reasoning": [0, 1]}):
+        weights = [
+            over(Awpo(**EXACT, gate=gate, zero_variance="keep"), group, memory={PEAK: 9.0}).metrics["mix_weight"]
+            for gate in ("ratio", "inverse")
+        ]
+        assert sorted(weights)[0] == 0 < sorted(weights)[1]
 
 
 @pytest.mark.parametrize(
@@ -179,6 +193,27 @@ def test_the_clip_radius_is_that_of_the_mean_weight_over_all_groups(options: dic
     assert found.metrics["clip_radius"] == pytest.approx(0.18 + (1 - mixing) * 0.02)
     assert found.credits[0].clip_high == pytest.approx([found.metrics["clip_radius"]] * 4)
     assert found.metrics["gate_open"] == pytest.approx(1 / 3)  # of all groups, whatever is trained on
+
+
+def test_leaves_of_a_failed_world_are_in_no_statistic() -> None:
+    tree = tree_of(5)
+    tree.invalid = {1}
+    rewards = {"outcome": [0, NAN, 0, 1, 1], "reasoning": [0, NAN, 1, 0, 1]}
+    found = Awpo(**EXACT).over([tree], [rewards], {PEAK: 2.0}).credits[0]
+    whole = over(Awpo(**EXACT), NOISY, memory={PEAK: 2.0}).credits[0]
+    assert found.advantage == pytest.approx([whole.advantage[0], 0, *whole.advantage[1:]])
+    assert found.weight == [1, 0, 1, 1, 1]
+
+
+def test_trees_that_are_no_groups() -> None:
+    stopped, alone = tree_of(2), tree_of(2)
+    stopped.stopped, alone.invalid = True, {0}
+    found = Awpo().over([stopped, alone], [NOISY, {"outcome": [NAN, 2.0]}], {})
+    assert [credit.weight for credit in found.credits] == [[0, 0], [0, 1]]
+    assert [credit.advantage for credit in found.credits] == [[0, 0], [0, 0]]
+    assert found.memory == {} and found.metrics == {}  # nothing was compared, so nothing is at a peak
+    later = Awpo().over([alone], [{"outcome": [NAN, 1.0]}], {PEAK: 2.0})
+    assert "gate_open" not in later.metrics and "mix_weight" not in later.metrics
 
 
 def test_the_plain_sum_is_the_group_advantage_of_both_rewards() -> None:

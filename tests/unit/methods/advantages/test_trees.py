@@ -53,6 +53,18 @@ def test_treerpo_against_the_recursion_of_eq_45(drawn: tuple[RolloutTree, list[f
     assert out.advantage == pytest.approx([advantage(place) for place in range(len(tree.turns))], abs=1e-9)
 
 
+def test_treerpo_leaves_out_what_failed() -> None:
+    tree = grown()
+    tree.invalid = {6}
+    out = TreeRPO(eps=0.0)(tree, {"total": [0.0, 1.0, math.nan, 0.0]})
+    # without 5-6 turn 2 has no sibling and goes on with its parent's branch: R(0) = R(2) = 1/2 against 0
+    assert out.advantage == [1, -1, 1, -1, 1, 0, 0, -1]
+    assert out.weight == [1, 1, 1, 1, 1, 0, 0, 1]
+    assert out.sample is not None and out.sample[:5] == [0, 1, 0, 1, 4]
+    tree.stopped = True
+    assert TreeRPO()(tree, TOTAL).weight == [0] * 8
+
+
 def test_tree_grpo_by_hand() -> None:
     win, loss = math.sqrt(3), -1 / math.sqrt(3)  # one of four won: mean 1/4, std sqrt(3)/4
     third = math.sqrt(2)  # one of three won: (1 - 1/3) / (sqrt(2)/3), and half of it below the mean
@@ -69,6 +81,20 @@ def test_tree_grpo_by_hand() -> None:
     assert out.advantage[0] == pytest.approx(win + 2 * loss)  # what each group shares sums to 0
 
 
+def test_tree_grpo_leaves_out_what_failed() -> None:
+    tree = grown()
+    tree.invalid = {7}
+    out = TreeGRPO(eps=0.0)(tree, {"total": [0.0, 1.0, 0.0, math.nan]})
+    third = math.sqrt(2)
+    # turn 2 branches no more: 4 and 6 share turn 0
+    assert out.advantage[4] == pytest.approx(third + 1) and out.advantage[6] == pytest.approx(-third / 2 - 1)
+    assert out.weight == [1, 1, 1, 1, 1, 1, 1, 0]
+    assert TreeGRPO()(grown(), {"total": [1.0] * 4}).weight == [0] * 8
+    assert TreeGRPO(zero_variance="keep")(grown(), {"total": [1.0] * 4}).weight == [1] * 8
+    tree.stopped = True
+    assert TreeGRPO()(tree, TOTAL).weight == [0] * 8
+
+
 # -- monte carlo -------------------------------------------------------------------------------------------------------
 
 
@@ -81,6 +107,28 @@ def test_by_hand() -> None:
     assert out.sample == [0, 1, 2, 1, 4, 5, 5, 7]  # 3 goes on with 1, 6 with 5
     scaled = MonteCarlo(eps=0.0)(grown(), TOTAL)
     assert scaled.advantage == pytest.approx([a / (math.sqrt(3) / 4) for a in expected])
+
+
+def test_what_failed_is_in_no_mean() -> None:
+    tree = grown()
+    tree.invalid = {6}
+    out = MonteCarlo(scale=False)(tree, {"total": [0.0, 1.0, math.nan, 0.0]})
+    # without 5-6 turn 2 has no sibling and goes on with turn 0: V(root) = 1/3, V(0) = V(2) = 1/2
+    assert out.advantage == pytest.approx([1 / 6, -1 / 3, 1 / 6, -1 / 3, 1 / 2, 0, 0, -1 / 2])
+    assert out.weight == [1, 1, 1, 1, 1, 0, 0, 1]
+    assert out.sample is not None and out.sample[2] == 0
+    tree.stopped = True
+    assert MonteCarlo()(tree, TOTAL).weight == [0] * 8
+
+
+def test_equal_branches_teach_nothing() -> None:
+    tree = tree_of(-1, -1, 0, 0)  # the leaves are 1, 2 and 3; both children of turn 0 won
+    out = MonteCarlo(scale=False)(tree, {"total": [0.0, 1.0, 1.0]})
+    assert out.advantage == pytest.approx([1 / 3, -2 / 3, 0, 0])
+    assert out.weight == [1, 1, 0, 0]
+    assert MonteCarlo(zero_variance="keep")(tree, {"total": [0.0, 1.0, 1.0]}).weight == [1] * 4
+    assert MonteCarlo()(tree, {"total": [1.0] * 3}).weight == [0] * 4
+    assert MonteCarlo(zero_variance="keep")(tree, {"total": [1.0] * 3}).advantage == [0] * 4
 
 
 def value(tree: RolloutTree, total: list[float], node: int) -> float:

@@ -230,6 +230,24 @@ def test_to_go_by_hand() -> None:
     assert paid.advantage == pytest.approx([5 / 8 / std, 1 / 8 / std, -3 / 8 / std, -3 / 8 / std])
 
 
+def test_turn_credit_pays_the_worlds_verdict() -> None:
+    tree = flat(3)
+    for turn, admissible in zip(tree.turns, (False, True, True), strict=True):
+        turn.info["admissible"] = admissible
+    out = TurnCredit(gamma=0.0, turn_reward="admissible")(tree, {"total": [1.0]})
+    assert out.advantage == pytest.approx([-1 / 3, 2 / 3, -1 / 3])
+    # as a cost: the first turn's 1 is its own, and nothing tells the others apart
+    cost = TurnCredit(gamma=0.0, turn_reward="admissible", turn_offset=-1.0)(tree, {"total": [1.0]})
+    assert cost.advantage == pytest.approx([-2 / 3, 1 / 3, 1 / 3])
+    assert isinstance(TurnCredit(), BatchAdvantage)
+    told = TurnCredit(turn_reward="admissible").over([tree], [{"total": [1.0]}], {}).metrics
+    assert told == {"turns_paid": 1.0}
+    assert TurnCredit(turn_offset=-1).over([tree], [{"total": [1.0]}], {}).metrics == {"turns_paid": 1.0}
+    assert TurnCredit().over([tree], [{"total": [1.0]}], {}).metrics == {"turns_paid": 0.0}
+    with pytest.raises(ValueError, match=r"names the key 'valid'"):
+        TurnCredit(turn_reward="valid")(tree, {"total": [1.0]})
+
+
 def turn_credit_brute(tree: RolloutTree, total: list[float], form: str, gamma: float, beta: float) -> list[float]:
     """Both forms by their words, rollout by rollout and turn by turn."""
     paths = [tree.path(leaf) for leaf in tree.leaves()]

@@ -16,14 +16,17 @@ from scipy.stats import spearmanr
 from turnwise.models.attention import backbone
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.predictor import (
+    Anchor,
     Critic,
     OnlinePredictor,
     Prediction,
     Target,
     branchable,
     bucket,
+    captured,
     quality,
     read_spines,
+    success_of,
     targets,
 )
 from turnwise.types import RolloutTree
@@ -190,6 +193,28 @@ def test_failed_worlds_and_stopped_trees_teach_nothing(grown: Grown) -> None:
     assert targets(tree, [0.0] * 5) == {}
     tree.stopped, tree.invalid = False, {3, 4, 6, 7, 8}
     assert targets(tree, [math.nan] * 5) == {}
+
+
+def test_rewards_that_no_probability_can_reach_are_named(grown: Grown) -> None:
+    tree = grown("a", -1, -1)
+    with pytest.raises(ValueError, match=r"state 'a': the total reward of leaf 1 is 2.0.*predictor.reward_max=1.0"):
+        success_of(tree, {"total": [0.0, 2.0]})
+    assert success_of(tree, {"total": [0.5, 2.0]}, reward_max=2.0) == [0.25, 1.0]
+    with pytest.raises(ValueError, match=r"leaf 0 is -0\.5"):
+        success_of(tree, {"total": [-0.5, 1.0]})
+    tree.invalid = {1}
+    assert math.isnan(success_of(tree, {"total": [1.0, math.nan]})[1])
+
+
+# -- quality -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_half_by_hand() -> None:
+    # 3 anchors, so 1.5 to serve: all of the first, and half of the second
+    ranked = [Anchor(0.1, 0.0), Anchor(0.25, 0.24), Anchor(0.2, 0.16)]
+    assert captured(ranked) == pytest.approx((0.24 + 0.16 / 2) / 0.4)
+    assert captured(ranked, 1.0) == pytest.approx(1)
+    assert captured([Anchor(0.1, 0.0)]) is None and captured([]) is None
 
 
 # -- pack histories ----------------------------------------------------------------------------------------------------
