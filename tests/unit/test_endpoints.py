@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.endpoints import Fault, Kind, Retries, check_url
+from turnwise.endpoints import MAX_PAUSE, Fault, Kind, Retries, check_url, retry_after
 from turnwise.engines.vllm import Snapshot, VllmEngine
 from turnwise.judges.endpoint import ChatClient
 from turnwise_worlds.search.retrieval import KEY, Served
@@ -88,6 +88,10 @@ def test_pauses_are_those_that_the_server_asks_for_within_the_limit() -> None:
     assert attempts(Retries(limit=1.0), Fault("rate_limited", "", after=60.0)) == 1
     assert attempts(Retries(limit=0.1, backoff=0.05, patient=True), *(Fault("unreachable", "") for _ in range(99))) < 5
     assert time.monotonic() - began < 5
+
+
+def test_a_server_cannot_ask_for_a_pause_without_end() -> None:
+    assert retry_after("99999999") == retry_after("inf") == MAX_PAUSE
 
 
 # -- hostile servers ---------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from turnwise.console import Terminal
 from turnwise.daemon_threads import DaemonThreads
-from turnwise.files import append, atomic_write, no_room
+from turnwise.files import append, atomic_write, no_room, parse_json
 from turnwise.text import plain, said
 from turnwise.training.checkpoints import AtomicCheckpointIO
 from turnwise.training.progress import Phases
@@ -144,6 +144,14 @@ def test_no_key_of_what_a_server_says(body: str) -> None:
         shown = said(answer, KEY)
         assert KEY not in shown and KEY[::-1] not in shown and "another-token" not in shown
         assert KEY[:8] not in shown and base64.b64encode(b"another-token")[:12].decode() not in shown
+
+
+@pytest.mark.parametrize(
+    "text", ['"\\ud800"', '{"a": ["\\udc00x"]}', "NaN", "[" * 100_000, "{", b'"\xed\xa0\x80"', b"\xff"]
+)
+def test_json_that_could_not_be_written_again_is_refused(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r"surrogate|JSON|deeply|codec|Expecting"):
+        parse_json(text)
 
 
 # -- daemon threads ----------------------------------------------------------------------------------------------------

@@ -9,13 +9,17 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scripts import reference_rationales
 
 from turnwise.data.trajectories import read_trajectories
 from turnwise.data.turns_in_context import steps_of
 from turnwise.judges.judge import (
+    PREFIX,
     AnswerError,
     Candidate,
+    fenced,
     load_rubric,
     neutral,
     question,
@@ -90,6 +94,18 @@ def test_a_question_holds_the_rubric_and_every_section(candidate: Callable[..., 
         "reply": "| so it is 42",
     }.items():
         assert content.split(f"<<<BEGIN {name} c0de>>>\n")[1].split(f"\n<<<END {name} c0de>>>")[0].startswith(line)
+
+
+HOSTILE = st.text() | st.text(alphabet="<>|[]/INSTsbeos_ \n\r\x0b\u2028\u200b\uff5cBEGINEND reply0a")
+
+
+@given(HOSTILE, st.text(alphabet="0123456789abcdef", min_size=16, max_size=16))
+def test_every_line_of_the_text_carries_the_prefix(text: str, code: str) -> None:
+    lines = fenced("reply", text, code).splitlines()  # which knows the exotic line ends too
+    assert lines[0] == f"<<<BEGIN reply {code}>>>"
+    assert lines[-1] == f"<<<END reply {code}>>>"
+    assert len(lines) >= 3
+    assert all(line.startswith(PREFIX) for line in lines[1:-1])
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,13 @@ def _bubblewrap(limits: Limits) -> Bubblewrap:
     return Bubblewrap(limits)
 
 
+def test_a_snippet_that_hits_a_limit_spoils_no_later_one(hasty: Bubblewrap) -> None:
+    for code in ("while True: pass", "b = bytearray(1 << 30)", "print('y' * (1 << 20))"):
+        assert hasty.python(("x = 7",), code).status != 0
+        outcome = hasty.python(("x = 7", code), "x")
+        assert (outcome.output, outcome.status) == ("7\n", 0)
+
+
 def test_a_snippet_that_raises_keeps_what_came_before(sandbox: Bubblewrap) -> None:
     code = "x = 1\nraise ValueError('no')\nx = 2"
     outcome = sandbox.python((), code)

@@ -12,7 +12,7 @@ pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed; `make bfcl`
 
 from turnwise_worlds.bfcl import BfclEnv
 from turnwise_worlds.bfcl.apis import SUBSETS, Apis, entries
-from turnwise_worlds.bfcl.environment import UNSEEN_PAIRS, subset_of
+from turnwise_worlds.bfcl.environment import UNSEEN_PAIRS, read_truth, subset_of
 
 COUNTS = {"train": 640, "seen": 80, "unseen": 80}
 
@@ -44,6 +44,13 @@ def test_all_ground_truths_pass_through_our_environment(public):
     for split, count in COUNTS.items():
         for task in public.tasks(split, count):
             assert public.demonstrate(task).success, task.id
+
+
+def test_a_truth_is_read_not_evaluated():
+    assert read_truth("sort('a.txt')", ("GorillaFileSystem",)) == ToolCall("sort", {"file_name": "a.txt"})
+    for source in ("__import__('os').getcwd()", "sort(open('a'))", "nothing()", "1 + 1", "sort('a', 'b')"):
+        with pytest.raises(ValueError, match=r".+"):
+            read_truth(source, ("GorillaFileSystem",))
 
 
 def test_the_precision_of_the_process_stays():
