@@ -103,6 +103,26 @@ def test_dialogues_that_begin_alike_stand_on_one_side(tmp_path: Path) -> None:
     assert not {names[i] for i in held} & {names[i] for i in range(len(names)) if i not in held}
 
 
+def test_copies_of_a_dialogue_stand_on_one_side(tmp_path: Path) -> None:
+    records = bookings.dialogues(12)
+    copies = [record | {"id": f"{record['id']}-{copy}"} for record in records for copy in range(3)]
+    own, _ = read(bookings.write(tmp_path / "copies.jsonl", copies))
+    said = [str(trajectories(own)[number].messages) for number in range(36)]
+    held = own.held_out()
+    assert len(held) >= 8
+    assert not {said[number] for number in held} & {said[number] for number in set(range(36)).difference(held)}
+    two, _ = read(bookings.write(tmp_path / "two.jsonl", [record | {"id": f"{record['id']}-{copy}"}
+                                                         for record in records[:2] for copy in range(3)]))  # fmt: skip
+    assert len(two.held_out()) == 3
+    same, _ = read(bookings.write(tmp_path / "same.jsonl", [records[0] | {"id": str(copy)} for copy in range(9)]))
+    with pytest.raises(InputError, match=r"data\.held_out"):
+        same.held_out()
+    most = [*records[:5], *(records[6] | {"id": str(copy)} for copy in range(95))]
+    alike, _ = read(bookings.write(tmp_path / "alike.jsonl", most))
+    with pytest.raises(InputError, match=r"alike\.jsonl.* of 100; set data\.held_out=0"):
+        alike.held_out()
+
+
 def test_nothing_is_held_out_where_that_was_asked_for_and_one_dialogue_is_refused(tmp_path: Path) -> None:
     own, _ = read(bookings_file(tmp_path, 4), held_out=0.0)
     assert own.held_out() == []

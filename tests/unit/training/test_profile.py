@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ import torch
 from turnwise.config.settings import RolloutSettings
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.methods.pivotrl import Pivots
-from turnwise.methods.states import Batches, Refresh
+from turnwise.methods.states import Batches, Profile, Refresh
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.player import Player
 from turnwise.training import profile as profiling
@@ -28,6 +29,7 @@ from turnwise.training.profile import (
     profile_costs,
     profiles_of,
     read_profile,
+    why_none,
     write_profile,
 )
 from turnwise.types import Pivot, RolloutTree, State, Task
@@ -223,3 +225,24 @@ def test_the_measure_by_hand() -> None:
         mixed_share(Experience(trees, rewards, replaced=alike)) == 1 / 4
     )  # a refill replaced groups that were all alike
     assert mixed_share(Experience(replaced=alike)) == 0
+
+
+# -- no state is left --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rewards", "cut", "longest", "remedy"),
+    [
+        ([[0, 0], [0, 0]], 0, 9, "method=sft"),
+        ([[0, 0], [0, 0]], 3, 9, "raise rollout.sampling.max_tokens"),
+        ([[0, 0], [0, 0]], 3, 8, "method=sft"),  # demonstrated replies fit, so the policy does not end its own
+        ([[1, 1], [1, 1]], 0, 9, "harder data"),
+        ([[1, 1], [0, 1]], 0, 9, "states.lambda_diff"),
+        ([[1, 1], [0, 0]], 0, 9, "raise states.k,"),
+    ],
+)
+def test_the_remedy_is_of_what_happened(rewards: list[list[float]], cut: int, longest: int, remedy: str) -> None:
+    profiles = {str(n): Profile(tuple(row), tuple(row)) for n, row in enumerate(rewards)}
+    table = pa.table({"actions": [["a", "b"] for _ in rewards]})
+    table = table.replace_schema_metadata({b"turnwise": json.dumps({"cut": cut}).encode()})
+    assert remedy in why_none(table, profiles, longest, 8)
