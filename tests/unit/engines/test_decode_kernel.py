@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -99,3 +104,24 @@ def test_a_model_in_bfloat16_whose_layers_are_not_llamas_is_sampled() -> None:
     engine.load_weights(small_model(small_config("gpt2")).to(torch.bfloat16), 0)
     (sample,) = engine.sample([engine.open([5, 6, 7])], Sampling(max_tokens=4), [3])
     assert 1 <= len(sample.ids) == len(sample.logprobs) <= 4
+
+
+OUTPUT = """
+import torch
+from turnwise.engines.decode_kernel import Streamed
+torch.manual_seed(0)
+trunk, twigs = ([torch.randn(2, 2, 57, 48)] for _ in range(2)), tuple(torch.randn(6, 2, 10, 48) for _ in range(2))
+streamed = Streamed(*trunk, torch.tensor([0, 0, 1, 1, 0, 1]), torch.tensor([57, 57, 30, 30, 57, 30]))
+new = torch.randn(6, 2, 48), torch.randn(6, 2, 48)
+print(streamed.attend(0, torch.randn(6, 4, 48), new, twigs, 4).numpy().tobytes().hex())
+"""
+
+
+def test_the_first_start_computes_what_later_ones_do(tmp_path: Path) -> None:
+    """The compiled function and the one that is read from numba's cache give the same bits."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    runs = [
+        subprocess.run([sys.executable, "-c", OUTPUT], env=environment, check=True, capture_output=True, text=True)
+        for _ in range(2)
+    ]
+    assert list(tmp_path.rglob("*.nbc")) and runs[0].stdout == runs[1].stdout != ""

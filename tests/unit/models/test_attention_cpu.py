@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.random_models import small_config, small_model
+from tests.unit.random_models import against_paths, small_config, small_model
 from torch import Tensor
 
 from turnwise.models.attention import PackedTree, Rules, use_tree_attention
@@ -161,6 +161,12 @@ def test_longrope_is_the_models_own_on_paths_of_its_side() -> None:
     for bound in (FIRST, None):
         model = use_tree_attention(long_phi(), longest=bound)
         torch.testing.assert_close(model(short).logits, own_short, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("longest", [FIRST, 4 * FIRST])
+def test_trees_of_longrope_are_exact(longest: int) -> None:
+    found = against_paths(use_tree_attention(long_phi(), longest))
+    assert found.exact, found
 
 
 def test_dynamic_scaling_is_refused_where_it_would_change() -> None:

@@ -113,6 +113,15 @@ def test_logits_are_the_models_own(kind: str) -> None:
     torch.testing.assert_close(head(hidden), model(ids, use_cache=False).logits[0], rtol=1e-5, atol=1e-5)
 
 
+def test_logits_of_packed_weights_are_the_models_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnwise.models.fast_llama.PACKED", (0, 1 << 30))
+    model, hidden = small_model(small_config("llama")), torch.randn(20, 64)
+    packed, plain = Head(model, copies=1), Head(model)
+    with torch.inference_mode():
+        assert packed._packed is not None and plain._packed is None
+        torch.testing.assert_close(packed(hidden), plain(hidden), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("entropy", [False, True])
 def test_chosen_logprobs_of_a_scaled_and_capped_head_learn(entropy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnwise.models.logprobs.CHUNK", 7)  # parts of unlike length

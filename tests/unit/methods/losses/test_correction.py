@@ -138,3 +138,12 @@ def test_the_weighted_gradient_is_that_of_the_trainers_own_policy() -> None:
         (gradient,) = torch.autograd.grad(-out.loss, logits, retain_graph=True)
         total += sampler[action] * gradient
     assert total.tolist() == pytest.approx(right.tolist())
+
+
+@pytest.mark.parametrize("shift", [800.0, -800.0])
+def test_absurd_ratios_stay_finite(shift: float) -> None:
+    batch, _ = batch_of([1.0] * 5, TURNS, SEQUENCES, old_logprobs_K=torch.full((5,), -1.0 + shift, dtype=torch.double))
+    for level in ("token", "action", "sequence"):
+        out = Clipped(kl_beta=0.0, correction=Correction(level=level, cap=None, **OPEN))(batch)  # type: ignore[arg-type]
+        assert math.isfinite(out.loss.item())
+        assert torch.autograd.grad(out.loss, batch.logprobs_K)[0].isfinite().all()
