@@ -36,7 +36,7 @@ from turnwise.methods.allocate import Allocator, Uniform
 from turnwise.methods.gate import Gate, Never
 from turnwise.methods.method import Method
 from turnwise.methods.pivotrl import Functional
-from turnwise.methods.reward import Outcome, Reward
+from turnwise.methods.reward import Outcome, Reward, rewards_of
 from turnwise.models.logprobs import score
 from turnwise.rollouts.pack import Update
 from turnwise.runs.figures import run_figures
@@ -156,7 +156,7 @@ def rewards(tree: RolloutTree, reward: Reward | None = None) -> Rewards:
     ``turns=1``), or whether the episode was won.
     """
     judged = any("functional" in turn.info for turn in tree.turns)
-    return (reward or (Functional() if judged else Outcome()))(tree)
+    return rewards_of(reward or (Functional() if judged else Outcome()), tree)
 
 
 @dataclass(frozen=True)

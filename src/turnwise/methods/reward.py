@@ -25,14 +25,15 @@ class Reward(Protocol):
     def __call__(self, tree: RolloutTree) -> Rewards: ...
 
 
-def check_rewards(rewards: Any, tree: RolloutTree, rule: str) -> Rewards:
-    """Returns what a reward has returned. An InputError says if it has not the form of rewards."""
+def rewards_of(reward: Reward, tree: RolloutTree) -> Rewards:
+    """Returns the rewards of a tree's leaves. An InputError says if ``reward`` returned something of another form."""
+    rewards: Any = reward(tree)
     with suppress(AttributeError, TypeError):
         if "total" in rewards and {len(values) for values in rewards.values()} == {len(tree.leaves())}:
             return rewards  # type: ignore[no-any-return]
     raise InputError(
-        f"reward: {rule} must return a dictionary with a list 'total', whose lists have one number for each of the "
-        f"{len(tree.leaves())} leaves of the tree (docs/extending.md), got {rewards!r:.200}"
+        f"reward: {type(reward).__name__} must return a dictionary with a list 'total', whose lists have one number for "
+        f"each of the {len(tree.leaves())} leaves of the tree (docs/extending.md), got {rewards!r:.200}"
     )
 
 

@@ -25,7 +25,7 @@ from turnwise.data.turns_in_context import TurnInContext
 from turnwise.env import Session, environment_of, verifier_of
 from turnwise.errors import InputError
 from turnwise.judges.judge import Candidate, Judge
-from turnwise.methods.reward import Reward
+from turnwise.methods.reward import Reward, rewards_of
 from turnwise.rollouts.episodes import EnvironmentCalls, Episodes
 from turnwise.types import Rewards, RolloutTree, State, ToolCall, Turn
 
@@ -202,7 +202,7 @@ class JudgedReward:
             answers[key] = self.judge.submit(candidate(self.steps[state.id], self.text(action_ids), self.format))
 
     def __call__(self, tree: RolloutTree) -> Rewards:
-        rewards = self.reward(tree)
+        rewards = rewards_of(self.reward, tree)
         leaves = tree.leaves()
         for leaf in leaves:
             self.ask(tree.state, tree.turns[leaf].action_ids)

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from turnwise.daemon_threads import DaemonThreads
 from turnwise.errors import InputError
 from turnwise.methods.allocate import Allocator
-from turnwise.methods.reward import check_rewards
+from turnwise.methods.reward import rewards_of
 from turnwise.methods.sft import Imitation, demonstrated_paths, demonstration
 from turnwise.methods.states import Batches
 from turnwise.rollouts.collect import Collector, Experience
@@ -274,7 +274,7 @@ class Collection:
     def _reward(self, tree: RolloutTree) -> Rewards:
         assert self.parts.reward is not None
         with self.player.lock:  # the reward may use the environment
-            return check_rewards(self.parts.reward(tree), tree, type(self.parts.reward).__name__)
+            return rewards_of(self.parts.reward, tree)
 
     def _roll_out(self, states: Sequence[State], key: object) -> list[RolloutTree]:
         parts, allocator = self.parts, self.parts.allocator

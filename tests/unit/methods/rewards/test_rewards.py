@@ -13,7 +13,7 @@ from turnwise.data.match_calls import same_value
 from turnwise.errors import InputError
 from turnwise.methods.awpo import Graded, execution_score
 from turnwise.methods.pivotrl import Exact, Functional
-from turnwise.methods.reward import Outcome, ToolCalls, check_rewards
+from turnwise.methods.reward import Outcome, ToolCalls, rewards_of
 from turnwise.types import RolloutTree, State, Task, ToolCall, Turn
 
 # -- rewards -----------------------------------------------------------------------------------------------------------
@@ -32,6 +32,14 @@ def test_outcome_reads_the_leaf() -> None:
     assert Outcome()(tree) == {"outcome": [1.0, 0.0], "total": [1.0, 0.0]}
 
 
+class Mine:
+    def __init__(self, returned: Any) -> None:
+        self.returned = returned
+
+    def __call__(self, tree: RolloutTree) -> Any:
+        return self.returned
+
+
 def test_a_reward_of_a_wrong_form_is_refused() -> None:
     tree = tree_of(turn(), turn(), turn(0))
     for wrong in (
@@ -43,9 +51,9 @@ def test_a_reward_of_a_wrong_form_is_refused() -> None:
         {"total": 1.0},
     ):
         with pytest.raises(InputError, match=r"Mine.*2 leaves"):
-            check_rewards(wrong, tree, "Mine")
+            rewards_of(Mine(wrong), tree)
     right = {"total": [1.0, math.nan], "won": (True, False)}
-    assert check_rewards(right, tree, "Mine") is right
+    assert rewards_of(Mine(right), tree) is right
 
 
 def test_return_sums_the_path_and_shares_prefixes() -> None:
