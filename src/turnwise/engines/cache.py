@@ -33,7 +33,7 @@ from turnwise.models.attention_cpu import merge, seen
 from turnwise.models.recurrence import Flow, States, pick, stack
 
 CLOSE = 1.5  # a range of rows is read without a copy if it has at most CLOSE times as many rows as are wanted
-LARGE = 1 << 28  # bytes from which a store on a CPU is freed when no node is open
+LARGE = 1 << 28  # bytes above which a store on a CPU is freed when no node is open
 GROW = 128  # a row's capacity in tokens is a multiple of this; large steps, because each increase copies all rows
 
 
@@ -142,11 +142,10 @@ class Store:
         moved = list(keep) != list(range(len(keep)))
         there, _, long, _ = self._memory[0].shape
         fits = rows <= there and capacity <= long and not self._over(there, long)
-        ample = (
-            max(rows, there),
-            max(capacity, min(2 * long, 2 * capacity)),
-        )  # more than needed, up to half of the budget
-        size = (there, long) if fits else (rows, capacity) if self._over(2 * ample[0], ample[1]) else ample
+        # more than needed, up to half of the budget
+        most_rows, most_tokens = max(rows, there), max(capacity, min(2 * long, 2 * capacity))
+        ample = (rows, capacity) if self._over(2 * most_rows, most_tokens) else (most_rows, most_tokens)
+        size = (there, long) if fits else ample
         for i, (memory, slab) in enumerate(zip(self._memory, (*self.keys, *self.values), strict=True)):
             if not fits:
                 # zeros, because numbers must be finite even where attention masks them
