@@ -17,8 +17,8 @@ from turnwise_study.sweeps.sweep_file import SCALES, Scale, Sweep, find_sweep, o
 
 def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
     """The arguments to pass to Hydra for a sweep: its own, and all others packed into one argument of the sweeper.
-    Before the runs, Hydra composes a configuration that belongs to none of them. If the overrides were not packed, Hydra
-    would apply them to that configuration too, and refuse keys that only some methods have.
+    Before the first row, Hydra composes a configuration without a row, in which overrides of keys that only some methods
+    have would be refused.
     """
     hydras = [a for a in arguments if a.startswith(("hydra/", "hydra.", "-")) and a != "--dry-run"]
     own = [a for a in arguments if a not in hydras]
