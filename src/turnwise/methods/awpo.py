@@ -16,18 +16,18 @@ a part is named in conf/GROUP/OPTION.yaml.
     [data/turns_in_context.py, judges/offline.py, rollouts/verdicts.py] judge=offline
 6. R_mix = R_out + R_reasoning (Eq. 17)
     [methods/awpo.py] advantage=awpo
-7. mean, std and A of R_out and of R_mix in each group, also where rewards are equal (Eqs. 18-19)
+7. mean, std and advantage A of R_out and of R_mix within each group; groups of equal rewards stay (Eqs. 18-19)
     [methods/awpo.py] advantage.zero_variance=keep
-8. rho = std_mix / (std_out + std_mix); w = rho where mean R_out < R_max so far and rho < e_mix, else 0 (Eqs. 20-21)
+8. rho = std_mix / (std_out + std_mix); w = rho if mean R_out < R_max and rho < e_mix, else w = 0 (Eqs. 20-21)
     [methods/awpo.py] advantage.gate=ratio, advantage.saturation=true, advantage.epsilon_mix=0.75
-9. d = a_prio where t_low < mean R_out < t_high, else a_base (Eq. 22)
+9. difficulty weight d = a_prio if t_low < mean R_out < t_high, else a_base (Eq. 22)
     [methods/awpo.py] advantage.difficulty=true, advantage.tau_low=0.4, advantage.tau_high=1.6, advantage.alpha_prio=1.5,
     advantage.alpha_base=0.5
 10. A = d [(1 - w) A_out + w A_mix] (Eq. 23)
     [methods/awpo.py] advantage=awpo
-11. clip radius from e_max down to e_min as the mean of w grows (Eq. 24); it acts only with several steps
+11. the clip radius falls from e_max to e_min as the mean of w grows (Eq. 24); it needs update.steps > 1
     [methods/awpo.py, rollouts/pack.py] advantage.dynamic_clip=true, advantage.clip_min=0.18, advantage.clip_max=0.2
-12. J: mean over replies of min(r A, clip(r) A), r the ratio of a whole reply (Eq. 25)
+12. J: mean over replies of min(r A, clip(r) A), where r is the ratio of a whole reply (Eq. 25)
     [methods/loss.py] loss=clipped, loss.ratio=action, loss.aggregation=turn_mean_token_mean
 13. one AdamW step on -J, with the gradient clipped
     [training/policy_module.py] update.steps=1, update.clip_norm=1.0
@@ -94,9 +94,9 @@ class ToolRL(Method):
         [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=16, rollout.turns=1
     4. R_out = S_format + S_exec in [0, 2] (AWPO Eqs. 11-16)
         [methods/awpo.py] reward=graded
-    5. A = (R_out - mean) / (std + eps) within the group; groups of equal rewards leave the mean
+    5. A = (R_out - mean) / (std + eps) within the group; groups of equal rewards are left out
         [methods/credit.py] advantage=group, advantage.zero_variance=drop
-    6. J: mean over replies of the mean over tokens of min(w A, clip(w) A), w the ratio of each token
+    6. J: mean over replies of the mean over tokens of min(w A, clip(w) A), where w is a token's ratio
         [methods/loss.py] loss=clipped, loss.ratio=token, loss.clip_low=0.2, loss.clip_high=0.2, loss.kl_beta=0.0,
         loss.aggregation=seq_mean_token_mean
     7. one AdamW step on -J, with the gradient clipped

@@ -6,7 +6,7 @@ file that has it.
 The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
 a part is named in conf/GROUP/OPTION.yaml.
 
-1. for each update: draw B tasks; s is the start of each
+1. for each update: draw B tasks; the start of each task is a state s
     [methods/states.py] states=task_starts, rollout.states=8
 2. roll out G episodes from each s with pi_old, to their end
     [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=16, rollout.turns=null
@@ -14,7 +14,7 @@ a part is named in conf/GROUP/OPTION.yaml.
     [methods/gate.py] gate=never
 4. r_i = 1 where episode i is won, else 0
     [methods/reward.py] reward=outcome, reward.of=won
-5. A_i = (r_i - mean) / (std + eps) within the group; groups of equal rewards leave the mean (PivotRL Eq. 1)
+5. A_i = (r_i - mean) / (std + eps) within the group; groups of equal rewards are left out (PivotRL Eq. 1)
     [methods/credit.py] advantage=group, advantage.zero_variance=drop
 6. w_t = pi / pi_old of each token; min(w_t A_i, clip(w_t) A_i)
     [methods/loss.py] loss=clipped, loss.ratio=token, loss.clip_low=0.2, loss.clip_high=0.2
@@ -50,9 +50,9 @@ class DAPO(GRPO):
 
     The algorithm is that of grpo, but for these steps:
 
-    5. A_i as before; a group of equal rewards is replaced by another state's
+    5. A_i as before; a group of equal rewards is replaced by the group of another state
         [methods/credit.py, rollouts/collect.py] advantage=group, advantage.zero_variance=refill, rollout.max_refills=4
-    6. min(w_t A_i, clip(w_t) A_i), with more room above than below
+    6. min(w_t A_i, clip(w_t) A_i); the clip range is wider above 1 than below
         [methods/loss.py] loss=clipped, loss.ratio=token, loss.clip_low=0.2, loss.clip_high=0.28
     7. J: mean over all tokens of the update
         [methods/loss.py] loss.aggregation=token_mean, loss.kl_beta=0.0

@@ -9,7 +9,7 @@ a part is named in conf/GROUP/OPTION.yaml.
     [methods/states.py, training/candidates.py] data.trajectories=500
 2. draw K actions at each s from pi_0; mu and sigma^2 of their rewards (Eq. 4)
     [training/profile.py, methods/states.py] states.k=8
-3. D_pivot: the turns with sigma^2 > 0 and mu < lambda_diff (Eq. 5); in env=terminal one of each equal command
+3. D_pivot: the turns with sigma^2 > 0 and mu < lambda_diff (Eq. 5); in env=terminal, one of several equal commands
     [methods/pivotrl.py, training/profile.py] states=pivots, states.keep=adv, states.lambda_diff=0.4
 4. for each update: draw B states s from D_pivot, from about 24 trajectories
     [methods/states.py] rollout.states=96, rollout.trajectories=24

@@ -9,12 +9,12 @@ set their own temperature (the paper: 0.7).
 The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
 a part is named in conf/GROUP/OPTION.yaml.
 
-1. for each update: draw B tasks; s is the start of each
+1. for each update: draw B tasks; the start of each task is a state s
     [methods/states.py] states=task_starts, rollout.states=16
 2. roll out G episodes from each s with pi_old, at a low temperature
     [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=8, rollout.turns=null,
     rollout.sampling.temperature=0.1
-3. after step K: d_K of the G prefixes, without reasoning; stop and drop a running group where d_K < d_L (Eq. 2)
+3. after step K: d_K of the G prefixes, without reasoning; a running group with d_K < d_L is stopped and dropped (Eq. 2)
     [methods/selective.py, methods/gate.py, rollouts/player.py] gate=divergence, gate.k=10, gate.threshold=0.12,
     gate.over=false
 4. r_i = 1 where episode i is won, else 0

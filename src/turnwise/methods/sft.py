@@ -6,7 +6,7 @@ a part is named in conf/GROUP/OPTION.yaml.
 
 1. take every expert trajectory; its turns are (s_t, a*_t) (PivotRL Eq. 3)
     [methods/states.py, training/candidates.py] data.trajectories=500, states=expert_turns, reward=none
-2. for each update: draw B paths: whole trajectories, unless the template shortens what later turns see
+2. for each update: draw B trajectories, or parts if the chat template shortens the history of later turns
     [methods/states.py] rollout.states=24
 3. read each of them once, as a tree with one path; sample nothing
     [methods/sft.py, training/iterations.py] allocator=none, advantage=none

@@ -10,17 +10,17 @@ a part is named in conf/GROUP/OPTION.yaml.
     [methods/states.py] states=task_starts, rollout.states=32
 2. V of each prompt, and later of each prefix (Eq. 17)
     [rollouts/predictor.py] predictor=tiny, predictor.layers=1
-3. M rollouts: m a prompt, so that mixed groups are most likely (Eqs. 12-13)
+3. divide M rollouts among the prompts, m for each, so that most groups are expected to be mixed (Eqs. 12-13)
     [methods/trace.py, methods/allocate.py] allocator=trace, allocator.root=predicted, allocator.budget=null
 4. roll them out with pi_old to their end
     [rollouts/player.py] rollout.turns=null
-5. once a prompt's m have ended: of each prefix q = r V + (1 - r) (1 - V), the chance that a continuation ends alike (Eq. 15)
+5. when a prompt's m have ended: q = r V + (1 - r)(1 - V), the chance that a continuation of a prefix ends alike (Eq. 15)
     [methods/trace.py, methods/reward.py] reward=outcome, reward.of=won
 6. m N continuations of each prompt, where another outcome is most likely (Eqs. 14-16)
     [methods/trace.py, rollouts/player.py] allocator.prefix=predicted, allocator.expansion=2
 7. fit V to the mean reward of the leaves below each root and below some shared histories (Eqs. 18-19)
     [rollouts/predictor.py] predictor.epochs=2, predictor.prefix_share=0.06
-8. R of a node: mean of its children; A_c = (R_c - mean) / (std + eps), equal siblings leave the mean (Eqs. 45-46)
+8. R of a node: mean of its children; A_c = (R_c - mean) / (std + eps); equal siblings are left out (Eqs. 45-46)
     [methods/trace.py, methods/credit.py] advantage=treerpo, advantage.zero_variance=drop
 9. w_t = pi / pi_old of each token; min(w_t A, clip(w_t) A)
     [methods/loss.py] loss=clipped, loss.ratio=token, loss.clip_low=0.2, loss.clip_high=0.28, loss.kl_beta=0.0
