@@ -5,7 +5,7 @@ all samples of a state have the same reward, each advantage is 0.
 The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
 a part is named in conf/GROUP/OPTION.yaml.
 
-1. D_cand: every assistant turn of every expert trajectory, (s, a*), that the environment admits (Eq. 3)
+1. D_cand: every assistant turn of every expert trajectory, (s, a*), without those that the environment excludes (Eq. 3)
     [methods/states.py, training/candidates.py] data.trajectories=500
 2. draw K actions at each s from pi_0; mu and sigma^2 of their rewards (Eq. 4)
     [training/profile.py, methods/states.py] states.k=8

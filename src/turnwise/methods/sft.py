@@ -8,7 +8,7 @@ a part is named in conf/GROUP/OPTION.yaml.
     [methods/states.py, training/candidates.py] data.trajectories=500, states=expert_turns, reward=none
 2. for each update: draw B trajectories, or parts if the chat template shortens the history of later turns
     [methods/states.py] rollout.states=24
-3. read each of them once, as a tree with one path; sample nothing
+3. read each trajectory once, as a tree with one path; sample nothing
     [methods/sft.py, training/iterations.py] allocator=none, advantage=none
 4. J: mean of log pi(a*_t | s_t) over all demonstrated tokens
     [methods/sft.py] loss=nll, loss.aggregation=token_mean

@@ -12,7 +12,7 @@ a part is named in conf/GROUP/OPTION.yaml.
     [rollouts/predictor.py] predictor=tiny, predictor.layers=1
 3. divide M rollouts among the prompts, m for each, so that most groups are expected to be mixed (Eqs. 12-13)
     [methods/trace.py, methods/allocate.py] allocator=trace, allocator.root=predicted, allocator.budget=null
-4. roll them out with pi_old to their end
+4. play these M rollouts with pi_old to their end
     [rollouts/player.py] rollout.turns=null
 5. when a prompt's m have ended: q = r V + (1 - r)(1 - V), the chance that a continuation of a prefix ends alike (Eq. 15)
     [methods/trace.py, methods/reward.py] reward=outcome, reward.of=won
