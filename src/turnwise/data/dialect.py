@@ -16,7 +16,7 @@ from typing import Any, get_args
 from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens
 from turnwise.data.match_calls import equivalent, identical
 from turnwise.data.tool_schema import arguments_of, function_of
-from turnwise.data.toolcalls import PARSERS, Format, ToolCallError, write_calls
+from turnwise.data.toolcalls import PARSERS, Format, ToolCallError, chat_calls, parsed, write_calls
 from turnwise.data.turns_in_context import steps_of
 from turnwise.types import Message, ToolCall, Trajectory
 
@@ -24,9 +24,8 @@ _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": 
 _PROBE = {"name": "turnwise_probe", "description": "A probe.", "parameters": _SCHEMA}
 _TOOLS: Sequence[Mapping[str, Any]] = ({"type": "function", "function": _PROBE},)
 _CALL = ToolCall("turnwise_probe", {"city": "probed-city", "days": 3})
-_WRITTEN = {"type": "function", "function": {"name": _CALL.name, "arguments": dict(_CALL.arguments)}}
 _USER: Message = {"role": "user", "content": "u"}
-_CALLING: Message = {"role": "assistant", "content": "", "tool_calls": [{"id": "probecal0", **_WRITTEN}]}
+_CALLING: Message = {"role": "assistant", "content": "", "tool_calls": [{"id": "probecal0", **chat_calls([_CALL])[0]}]}
 # texts of the test conversations; they show whether a template sorts words or changes letter case
 _SYSTEM = "turnwise system b a 2  1 b B"
 _RESULT = "turnwise result b a 2  1 b B"
@@ -43,26 +42,14 @@ def format_of(chat: ChatTokens) -> Format | None:
         return None
     start, stop = spine.turns[-1]
     text = chat.decode(spine.ids[start:stop])
-    return next((name for name in get_args(Format) if _reads(text, name)), None)
-
-
-def _reads(text: str, name: str) -> bool:
-    try:
-        return identical(PARSERS[name](text, _TOOLS).calls, [_CALL])
-    except ToolCallError:
-        return False
+    read = ((name, parsed(text, name, _TOOLS)) for name in get_args(Format))
+    return next((name for name, reply in read if reply and identical(reply.calls, [_CALL])), None)
 
 
 def calls_read(form: str, texts: Sequence[str]) -> int:
     """Counts the texts that contain at least one tool call in the format ``form``."""
-
-    def holds(text: str) -> bool:
-        try:
-            return bool(PARSERS[form](text).calls)
-        except ToolCallError:
-            return False
-
-    return sum(map(holds, texts))
+    replies = (parsed(text, form) for text in texts)
+    return sum(bool(reply and reply.calls) for reply in replies)
 
 
 _TOOL_TEXT = "These tools can be called, one JSON object a line:\n<tools>\n{}\n</tools>\nTo call a tool, write:\n{}"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.data.tool_schema import check_call, function_of
+from turnwise.data.tool_schema import function_of, misfits
 from turnwise.data.toolcalls import Reply
 from turnwise.types import ToolCall
 
@@ -24,7 +24,7 @@ def equivalent(made: Sequence[ToolCall], expected: Sequence[ToolCall], tools: Se
         return False
     if not made:
         return True
-    if tools and any(check_call({"name": call.name, "arguments": call.arguments}, tools) for call in made):
+    if tools and any(misfits(call, tools) for call in made):
         return False
     defaults = {str(function_of(tool).get("name")): _defaults(tool) for tool in tools}
     rest = list(made)

@@ -23,13 +23,14 @@ from turnwise.data.toolcalls import (
     Format,
     Reply,
     ToolCallError,
+    chat_calls,
     checked_call,
     decode_json,
     expect,
     skip_space,
 )
 from turnwise.data.trajectories import checked_record, listed_tools, parse_field, parse_trajectory
-from turnwise.types import ToolCall, Trajectory
+from turnwise.types import Trajectory
 
 CONVERSATIONS = ("messages", "conversations", "conversation")
 ROLES = {
@@ -141,11 +142,7 @@ def _calls(text: str, where: str) -> list[dict[str, Any]]:
     except (ToolCallError, AttributeError) as error:
         what = f"the tool calls in {where} cannot be read ({error}); write {{'name', 'arguments'}} as JSON, or a list"
         raise UnusableError("call cannot be read", what) from error
-    return _listed(calls)
-
-
-def _listed(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
-    return [{"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}} for c in calls]
+    return chat_calls(calls)
 
 
 # -- tools -------------------------------------------------------------------------------------------------------------
@@ -276,7 +273,7 @@ def _structured(messages: Sequence[dict[str, Any]], tools: Sequence[Any], form: 
             called = len(reply.calls)
             thought = message.get("reasoning_content") or reply.thinking
             more = {"reasoning_content": thought} if thought else {}
-            moved = {**message, **more, "content": reply.content, "tool_calls": _listed(reply.calls)}
+            moved = {**message, **more, "content": reply.content, "tool_calls": chat_calls(reply.calls)}
             yield moved if called else message
         elif answers := _answers(message, called):
             yield from ({**message, "role": "tool", "content": answer} for answer in answers)

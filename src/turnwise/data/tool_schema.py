@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from turnwise.errors import first_mistake
 from turnwise.files import parse_json
-from turnwise.types import function_of
+from turnwise.types import ToolCall, function_of
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -43,7 +43,12 @@ def make_tool(name: str, about: str, **parameters: tuple[str, str]) -> dict[str,
     """
     properties = {key: {"type": kind, "description": text} for key, (kind, text) in parameters.items()}
     schema = {"type": "object", "properties": properties, "required": list(parameters), "additionalProperties": False}
-    return {"type": "function", "function": {"name": name, "description": about, "parameters": schema}}
+    return tool_of(name, about, schema)
+
+
+def tool_of(name: str, about: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool definition for chat templates, with the JSON schema of the tool's parameters."""
+    return {"type": "function", "function": {"name": name, "description": about, "parameters": parameters}}
 
 
 def name_of(definition: Mapping[str, Any]) -> str:
@@ -92,6 +97,11 @@ def check_call(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> l
     return [
         f"call of {name!r}: {problem}" for problem in check_value(arguments, {"type": "object", **schema}, "arguments")
     ]
+
+
+def misfits(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> list[str]:
+    """:func:`check_call` of a parsed call."""
+    return check_call({"name": call.name, "arguments": call.arguments}, tools)
 
 
 class _Schema(BaseModel):

@@ -371,6 +371,19 @@ def parser_of(form: Format | None) -> Parser:
     return PARSERS[form]
 
 
+def parsed(text: str, form: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply | None:
+    """The parsed reply; None if it does not follow the format ``form``."""
+    try:
+        return PARSERS[form](text, tools)
+    except ToolCallError:
+        return None
+
+
+def chat_calls(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+    """The calls as the value of ``tool_calls`` in a chat message."""
+    return [{"type": "function", "function": {"name": one.name, "arguments": dict(one.arguments)}} for one in calls]
+
+
 def write_calls(calls: Sequence[ToolCall], form: Format) -> str:
     """Returns the calls as text in the format ``form``, from which ``PARSERS[form]`` reads the same calls back."""
     if not calls:
