@@ -14,13 +14,13 @@ import argparse
 import json
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from turnwise.errors import InputError
-from turnwise.evaluation.lm_eval_benchmarks import evaluate, headline
 from turnwise.files import read_yaml
 from turnwise.programs import options, program
 from turnwise.runs.result_file import read_result, write_result
@@ -62,6 +62,70 @@ def main(arguments: list[str]) -> int:
         print(f"{result.method}, {task}: {general['base'][task]} -> {general['after'][task]} ({change:+.2f} points)")
     print(json.dumps(found))
     return 0
+
+
+def evaluate(
+    model: str,
+    adapter: Path | None,
+    tasks: Sequence[str],
+    include: Path | None = None,
+    limit: int | None = None,
+    chat: bool = False,
+    batch: int = 1,
+    device: str = "cpu",
+    dtype: str = "auto",
+) -> dict[str, dict[str, float]]:
+    """Runs tasks of lm-eval on a Hugging Face model.
+
+    Args:
+        model: the folder or Hugging Face id of the weights and their tokenizer.
+        adapter: the folder of a LoRA adapter.
+        include: a folder with further task files (YAML).
+        limit: largest number of items of each task.
+
+    Returns:
+        Task -> lm-eval's ``metric,filter`` -> value, without standard errors, and ``items``, the number of items.
+    """
+    try:
+        from lm_eval import simple_evaluate
+        from lm_eval.models.huggingface import HFLM
+        from lm_eval.tasks import TaskManager
+    except ImportError as error:
+        raise InputError(f"lm-eval cannot be imported ({error}); `make lmeval` installs it") from error
+    manager = TaskManager(include_path=str(include) if include else None)
+    if unknown := [task for task in tasks if not manager.match_tasks([task])]:
+        raise InputError(f"tasks={','.join(unknown)}: lm-eval has no such task; `lm-eval ls tasks` lists them")
+    policy = HFLM(
+        pretrained=model, peft=str(adapter) if adapter else None, batch_size=batch, device=device, dtype=dtype
+    )
+    evaluation: Any = simple_evaluate(
+        policy,
+        tasks=list(tasks),
+        limit=limit,
+        task_manager=manager,
+        apply_chat_template=chat,
+        bootstrap_iters=0,
+        log_samples=False,
+    )
+    counts = evaluation.get("n-samples", {})
+    numbers: dict[str, dict[str, float]] = {}
+    for task, values in evaluation["results"].items():
+        numbers[task] = {
+            name: float(value)
+            for name, value in values.items()
+            if isinstance(value, int | float) and "," in name and "_stderr" not in name
+        }
+        if count := counts.get(task):
+            numbers[task]["items"] = count["effective"]
+    return numbers
+
+
+def headline(values: Mapping[str, float]) -> float | None:
+    """Returns 100 times the first metric that lm-eval lists for a task. The result is None if there is no metric, or
+    if the metric is not between 0 and 1.
+    """
+    first = next((value for name, value in values.items() if name != "items"), None)
+    return None if first is None or not 0 <= first <= 1 else round(100 * first, 2)
 
 
 def parser() -> argparse.ArgumentParser:

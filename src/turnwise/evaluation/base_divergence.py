@@ -29,32 +29,7 @@ from turnwise.models.policy import load_policy, weight_files
 ANSWER = 32  # most tokens of an answer
 TOGETHER = 4  # sequences in one forward pass
 POSITIONS = 128  # positions whose whole distributions are in memory at once
-QUESTIONS = (
-    "What is the capital of France?",
-    "What is the capital of Italy?",
-    "Name the largest planet of the solar system.",
-    "At what temperature does water boil at sea level?",
-    "How many days does a leap year have?",
-    "Who wrote the play Romeo and Juliet?",
-    "What do bees make from nectar?",
-    "Which gas do plants take in to grow?",
-    "Explain in one sentence why the sky is blue.",
-    "Give me a recipe for a simple salad.",
-    "What is the difference between a frog and a toad?",
-    "Write a short poem about the sea.",
-    "How can I sleep better at night?",
-    "Translate 'good morning' into Spanish.",
-    "What is 12 plus 30?",
-    "List three primary colours.",
-    "Suggest a name for a small white cat.",
-    "What should I pack for a day in the mountains?",
-    "Describe the taste of a lemon.",
-    "Why do we have seasons?",
-    "Write a polite message that declines an invitation.",
-    "What is a synonym of 'happy'?",
-    "How do I boil an egg?",
-    "Tell me a fact about elephants.",
-)
+QUESTIONS = tuple(Path(__file__).with_name("questions.txt").read_text(encoding="utf-8").splitlines())
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,12 @@ from scipy import special
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean with its confidence interval. ``low`` and ``high`` are None if ``n`` is too small for an interval."""
+    """A mean, or another number, with its confidence interval, whose ends are None if there is none."""
 
     mean: float
     low: float | None
     high: float | None
-    n: int  # number of independent units (trials, tasks or seeds); repeated attempts at one task do not count
+    n: int = 0  # number of independent units (trials, tasks or seeds); repeated attempts at one task do not count
 
 
 def wilson(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
@@ -64,7 +64,6 @@ def paired_difference(
     before: Mapping[Any, Sequence[float]],
     after: Mapping[Any, Sequence[float]],
     *,
-    confidence: float = 0.95,
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Estimate:
@@ -76,14 +75,13 @@ def paired_difference(
     0 to 1 and one that changed from 1 to 0 are added: the pseudo-observations of Bonett and Price (2012) for paired
     proportions. With 32 unchanged tasks the interval then reaches about 8 points in either direction.
     """
-    return paired_mean_difference({"": before}, {"": after}, confidence=confidence, resamples=resamples, seed=seed)
+    return paired_mean_difference({"": before}, {"": after}, resamples=resamples, seed=seed)
 
 
 def paired_mean_difference(
     before: Mapping[Any, Mapping[Any, Sequence[float]]],
     after: Mapping[Any, Mapping[Any, Sequence[float]]],
     *,
-    confidence: float = 0.95,
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Estimate:
@@ -105,7 +103,11 @@ def paired_mean_difference(
         drawn = change if np.ptp(change) > 0 else np.append(change, [1.0, -1.0])
         resampled += _resampled_means(drawn, resamples, [seed, index]) / len(before)
     mean = float(np.mean([change.mean() for change in changes]))
-    return _percentiles(mean, resampled, confidence, sum(map(len, changes)))
+    n = sum(map(len, changes))
+    if n < 2:
+        return Estimate(mean, None, None, n)
+    low, high = np.quantile(resampled, [0.5 - 0.95 / 2, 0.5 + 0.95 / 2])
+    return Estimate(mean, float(low), float(high), n)
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate:
@@ -120,8 +122,8 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate
     return Estimate(mean, mean - half, mean + half, len(values))
 
 
-def two_way_interval(values: Mapping[Any, ArrayLike], confidence: float = 0.95) -> Estimate:
-    """Returns the mean of values that vary between seeds and between tasks, with an interval for new seeds and new
+def two_way_interval(values: Mapping[Any, ArrayLike]) -> Estimate:
+    """Returns the mean of values that vary between seeds and between tasks, with a 95 % interval for new seeds and new
     tasks.
 
     ``values`` maps a suite to one value for each seed and task, shape (seeds, tasks). Suites have the same weight and
@@ -154,17 +156,17 @@ def two_way_interval(values: Mapping[Any, ArrayLike], confidence: float = 0.95) 
     k, variance = tasks - len(tables), max(a + b - c, 0.0)
     freedom = max(variance**2 / (a**2 / (n - 1) + b**2 / k + c**2 / ((n - 1) * k)), min(n - 1, k))
     parts = ((variance, freedom), (a, n - 1), (b, k))
-    half = max(float(special.stdtrit(of, 0.5 + confidence / 2) * np.sqrt(part)) for part, of in parts)
+    half = max(float(special.stdtrit(of, 0.5 + 0.95 / 2) * np.sqrt(part)) for part, of in parts)
     return Estimate(mean, mean - half, mean + half, tasks)
 
 
-def kept_by_corrections(p_values: Sequence[float], rate: float = 0.05) -> tuple[int, int]:
-    """Returns how many hypotheses are rejected at ``rate``: by Benjamini and Hochberg (1995), which bounds the expected
+def kept_by_corrections(p_values: Sequence[float]) -> tuple[int, int]:
+    """Returns how many hypotheses are rejected at 5 %: by Benjamini and Hochberg (1995), which bounds the expected
     share of false rejections, and by Holm (1979), which bounds the probability of one.
     """
     ordered, n = sorted(p_values), len(p_values)
-    by_benjamini = max((i + 1 for i, p in enumerate(ordered) if p <= rate * (i + 1) / n), default=0)
-    holm = next((i for i, p in enumerate(ordered) if p > rate / (n - i)), n)
+    by_benjamini = max((i + 1 for i, p in enumerate(ordered) if p <= 0.05 * (i + 1) / n), default=0)
+    holm = next((i for i, p in enumerate(ordered) if p > 0.05 / (n - i)), n)
     return by_benjamini, holm
 
 
@@ -192,13 +194,6 @@ def _drawn_means(values: Sequence[float], counts: Sequence[int], resamples: int,
     means: np.ndarray = drawn @ np.array(values) / n
     means.flags.writeable = False
     return means
-
-
-def _percentiles(mean: float, resampled: np.ndarray, confidence: float, n: int) -> Estimate:
-    if n < 2:
-        return Estimate(mean, None, None, n)
-    low, high = np.quantile(resampled, [0.5 - confidence / 2, 0.5 + confidence / 2])
-    return Estimate(mean, float(low), float(high), n)
 
 
 def _names(items: object) -> str:

@@ -10,10 +10,10 @@ import pytest
 import torch
 import yaml
 from scripts import evaluate_general
+from scripts.evaluate_general import evaluate
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turnwise.errors import InputError
-from turnwise.evaluation.lm_eval_benchmarks import evaluate
 from turnwise.runs.result_file import read_result, write_result
 from turnwise.shipped import tiny_path
 from turnwise_study.run_metrics import read_metric
