@@ -13,7 +13,7 @@ from scipy.special import ndtr, ndtri
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import Estimate, mean_interval, paired_mean_difference, two_way_interval
 from turnwise_study.gates.report import number_in, sweep_report
-from turnwise_study.gates.statistics import Bounded, difference
+from turnwise_study.gates.statistics import difference
 from turnwise_study.run_metrics import Runs, is_change, metrics_by_seed, values
 from turnwise_study.sweeps.jobs import SweepRequest, job_of, pilot_request
 from turnwise_study.sweeps.sweep_file import Comparison, Precondition, find_sweep
@@ -160,15 +160,13 @@ def decide_gate(claim: Comparison, metric: str, report: Mapping[str, Any] | None
         return Decision(claim, metric, "not_run", why=f"the recorded groups have no {metric}")
     above, below = (end for end in ends if end is not None)
     if (interval := difference(above, below)) is None:
-        return Decision(claim, metric, "undecided", above[0] - below[0], why="there is no interval")
+        return Decision(claim, metric, "undecided", above.mean - below.mean, why="there is no interval")
     low, high = (round(end, DIGITS) + 0.0 for end in interval)
-    return Decision(claim, metric, settled(low, high, claim.margin), above[0] - below[0], low, high)
+    return Decision(claim, metric, settled(low, high, claim.margin), above.mean - below.mean, low, high)
 
 
-def _interval(side: str | float, metric: str, report: Mapping[str, Any]) -> Bounded | None:
-    if not isinstance(side, str):
-        return side, side, side
-    return number_in(report, metric.replace("{}", side))
+def _interval(side: str | float, metric: str, report: Mapping[str, Any]) -> Estimate | None:
+    return number_in(report, metric, side) if isinstance(side, str) else Estimate(side, side, side)
 
 
 def _over_tasks(above: Runs, below: Runs | None, number: float, metric: str, seeds: Sequence[int]) -> Estimate | None:
@@ -287,8 +285,8 @@ def _of_groups(finding: Finding, pilots: SweepRequest, places: Sequence[Path], n
     except InputError as error:
         notes.append(f"left out: {error}")
         return finding
-    value = number_in(groups.report, finding.bound.metric.replace("{}", finding.bound.row)) if groups else None
+    value = number_in(groups.report, finding.bound.metric, finding.bound.row) if groups else None
     if groups is None or value is None:
         return finding
     seeds = tuple(sorted({result.seed for result in groups.results}))
-    return replace(finding, values=(value[0],), seeds=seeds, runs=groups.arms[0].name)
+    return replace(finding, values=(value.mean,), seeds=seeds, runs=groups.arms[0].name)

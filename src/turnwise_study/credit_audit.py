@@ -116,10 +116,9 @@ class Worth:
         """Unbiased estimate of the variance of :attr:`mean`."""
         return self.mean * (1 - self.mean) / (self.trials - 1) if self.trials else 0.0
 
-    def bounds(self) -> tuple[float, float, float]:
-        """The mean and the ends of its 95 % interval (Wilson's)."""
-        estimate = wilson(int(self.wins), self.trials) if self.trials else Estimate(self.mean, self.mean, self.mean, 0)
-        return estimate.mean, float(estimate.low), float(estimate.high)  # type: ignore[arg-type]
+    def estimate(self) -> Estimate:
+        """The mean with its 95 % interval (Wilson's)."""
+        return wilson(int(self.wins), self.trials) if self.trials else Estimate(self.mean, self.mean, self.mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,7 @@ class AuditedTurn:
 
     def interval(self) -> tuple[float, float]:
         """95 % interval of the advantage (Newcombe's for two proportions, as in the reports on gates)."""
-        ends = difference(self.q.bounds(), self.v.bounds())
+        ends = difference(self.q.estimate(), self.v.estimate())
         assert ends is not None
         return ends
 

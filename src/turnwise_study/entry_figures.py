@@ -134,8 +134,8 @@ def _figure(entry: Entry, metric: str, number: int) -> Figure | None:
 def _point(entry: Entry, name: str, metric: str) -> Point | None:
     row = entry.request.sweep.labels[name]
     if entry.request.sweep.gate_report:
-        number = number_in(entry.gates, metric.replace("{}", name))
-        return None if number is None else Point(row, *number)
+        number = number_in(entry.gates, metric, name)
+        return None if number is None else Point(row, number.mean, number.low, number.high)
     seeds = entry.by_seed(name, metric)
     if not seeds:
         return None

@@ -121,8 +121,8 @@ def entry_tables(entry: Entry) -> list[Table]:
 
 def _cell(entry: Entry, row: str, metric: str) -> str:
     if entry.request.sweep.gate_report:
-        number = number_in(entry.gates, metric.replace("{}", row))
-        return "-" if number is None else plain(number[0])
+        number = number_in(entry.gates, metric, row)
+        return "-" if number is None else plain(number.mean)
     seeds = entry.by_seed(row, metric)
     return estimate_text(mean_interval(list(seeds.values())), signed if is_change(metric) else plain) if seeds else "-"
 

@@ -16,13 +16,13 @@ from typing import Annotated, Any
 from annotated_types import Ge, Interval, MinLen
 
 from turnwise.errors import InputError
+from turnwise.evaluation.stats import Estimate
 from turnwise.files import read_yaml, written
 from turnwise.methods.selective import DISTANCE
 from turnwise.runs.kept_runs import finished
 from turnwise.runs.result_file import Result, read_result
 from turnwise_study.gates import tables
 from turnwise_study.gates.groups import read_arms, read_recorded, recordings
-from turnwise_study.gates.statistics import Bounded
 from turnwise_study.sweeps.jobs import SweepRequest, job_of, request_of_runs, rows_of
 from turnwise_study.tables import Table
 
@@ -281,9 +281,9 @@ def half_up(value: float, digits: int) -> str:
     return f"{abs(rounded) if rounded == 0 else rounded:f}"
 
 
-def number_in(report: Mapping[str, Any] | None, path: str) -> Bounded | None:
-    """The number at a path of the gate report, such as ``tier1/saved_pct``, with the ends of its interval, or None."""
-    *heads, last = path.split("/")
+def number_in(report: Mapping[str, Any] | None, metric: str, row: str) -> Estimate | None:
+    """The number at a path of the gate report, such as ``tier1/saved_pct``, or None. In the path, ``{}`` stands for a row."""
+    *heads, last = metric.replace("{}", row).split("/")
     node: Any = report
     for head in heads:
         node = node.get(head) if isinstance(node, Mapping) else None
@@ -291,4 +291,4 @@ def number_in(report: Mapping[str, Any] | None, path: str) -> Bounded | None:
     if not isinstance(value, int | float):
         return None
     bounds = node.get(f"{last}_ci95", node.get("ci95") if last == "saved_pct" else None)
-    return (float(value), None, None) if not bounds else (float(value), float(bounds[0]), float(bounds[1]))
+    return Estimate(float(value), *(map(float, bounds) if bounds else (None, None)))

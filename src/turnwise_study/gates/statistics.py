@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.evaluation.stats import wilson
+from turnwise.evaluation.stats import Estimate, wilson
 from turnwise.methods.states import STD_TOLERANCE
 
 Row = dict[str, Any]
 """Name -> number, and ``<name>_ci95`` -> [low, high] or None."""
-
-Bounded = tuple[float, float | None, float | None]
-"""A number and the two ends of its interval, which are None if the number has no interval."""
 
 
 def counts(cut: np.ndarray, uniform: np.ndarray) -> Row:
@@ -37,7 +34,7 @@ def counts(cut: np.ndarray, uniform: np.ndarray) -> Row:
     if not fired or not left:  # if all groups are cut, there is no difference from cutting random groups
         return row | {"over_base": 0.0 if fired else None, "over_base_ci95": [0.0, 0.0] if fired else None}
     of_cut, of_rest = wilson(tp, fired), wilson(positives - tp, left)
-    bounds = difference((of_cut.mean, of_cut.low, of_cut.high), (of_rest.mean, of_rest.low, of_rest.high))
+    bounds = difference(of_cut, of_rest)
     share = left / len(cut)
     return row | {
         "over_base": share * (of_cut.mean - of_rest.mean),
@@ -45,17 +42,16 @@ def counts(cut: np.ndarray, uniform: np.ndarray) -> Row:
     }
 
 
-def difference(above: Bounded, below: Bounded) -> tuple[float, float] | None:
+def difference(above: Estimate, below: Estimate) -> tuple[float, float] | None:
     """The interval of ``above`` - ``below`` of two independent numbers by variance estimates recovery (MOVER; Zou and
     Donner 2008; for proportions Newcombe 1998); None if one of them has no interval. For numbers that are positively
     correlated, it is too wide.
     """
-    (a, a_low, a_high), (b, b_low, b_high) = above, below
-    if a_low is None or a_high is None or b_low is None or b_high is None:
+    if above.low is None or above.high is None or below.low is None or below.high is None:
         return None
-    return a - b - math.sqrt((a - a_low) ** 2 + (b_high - b) ** 2), a - b + math.sqrt(
-        (a_high - a) ** 2 + (b - b_low) ** 2
-    )
+    low = math.sqrt((above.mean - above.low) ** 2 + (below.high - below.mean) ** 2)
+    high = math.sqrt((above.high - above.mean) ** 2 + (below.mean - below.low) ** 2)
+    return above.mean - below.mean - low, above.mean - below.mean + high
 
 
 CHUNK = 50_000  # largest number of indices drawn at a time, so that arrays fit into the cache of a CPU core
