@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import hashlib
 import random
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
 
@@ -91,19 +92,39 @@ class Session(Protocol):
     def fork(self) -> Self:
         """Returns an independent copy of this session.
 
-        Lists, dictionaries and sets are copied with what they hold. A session that changes other values in place, or
-        has ``__slots__``, copies them itself.
+        Lists, dictionaries and sets are copied with what they hold, and values that have a method ``fork`` are forked.
+        A session that changes other values in place, or has ``__slots__``, copies them itself.
         """
         twin = copy.copy(self)
         changing = {
             name: value for name, value in vars(self).items() if isinstance(value, list | dict | set | bytearray)
         }
         vars(twin).update(copy.deepcopy(changing))  # together, so that what two of them share stays shared
+        vars(twin).update({name: value.fork() for name, value in vars(self).items() if hasattr(type(value), "fork")})
         return twin
 
     def admissible(self) -> list[str]:
         """Actions that have an effect in the present state; empty if they cannot be listed."""
         return []
+
+
+class CountedSession(Session):
+    """A session that counts its turns and ends at its ``horizon``."""
+
+    horizon: int
+    turns = 0
+    done = won = False
+
+    @abstractmethod
+    def answer(self, action: str) -> Step:
+        """The answer to an action. :meth:`step` checks that the episode goes on, counts the turn and ends the episode."""
+
+    def step(self, action: str) -> Step:
+        check_open(self.task, self.done, self.turns)
+        answer = self.answer(action)
+        self.turns += 1
+        self.won, self.done = answer.won, answer.done or self.turns >= self.horizon
+        return replace(answer, done=self.done)
 
 
 @runtime_checkable

@@ -30,7 +30,7 @@ from aiohttp import web
 from pydantic import AfterValidator, ConfigDict, Field, PositiveInt
 
 from turnwise.data.tool_schema import arguments_of, check_tool, function_of
-from turnwise.data.toolcalls import PARSERS, Format, ToolCallError
+from turnwise.data.toolcalls import Format, parsed
 from turnwise.env import EnvironmentFault, Step, check_tasks, first_tasks, same_text
 from turnwise.errors import InputError
 from turnwise.files import parse_json
@@ -64,10 +64,7 @@ def spoken(text: str, tools: Sequence[Mapping[str, Any]], form: Format, number: 
     """Returns a reply as an assistant message. ``number`` is the reply's number in its episode, so that a repeated
     episode has equal ids of calls. A reply whose calls cannot be parsed stays text.
     """
-    try:
-        reply = PARSERS[form](text, tools)
-    except ToolCallError:
-        reply = None
+    reply = parsed(text, form, tools)
     if not tools or reply is None or not reply.calls:
         return {"role": "assistant", "content": text}
     calls = [

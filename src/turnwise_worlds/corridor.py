@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from annotated_types import Ge, Interval
+from annotated_types import Interval
+from pydantic import NonNegativeInt, PositiveInt
 
-from turnwise.env import Session, Step, check_horizon, check_open
+from turnwise.env import CountedSession, Step
 from turnwise.types import Message, Task
 from turnwise_worlds.scripted_experts import Chances, Expert, ScriptedEnv
 
@@ -24,13 +25,12 @@ WAYS = ("left", "right", "on")
 DOORS = tuple(map(str, range(10)))
 
 
-class CorridorSession(Session):
+class CorridorSession(CountedSession):
     def __init__(self, task: Task) -> None:
         self.task, self.slips = task, task.data["slips"]
         self.signs, self.unlocked = tuple(task.data["signs"]), tuple(task.data["unlocked"])
         self.horizon = len(self.signs) + 1
-        self.turns = self.room = self.wrong = 0
-        self.done = self.won = False
+        self.room = self.wrong = 0
 
     @property
     def at_doors(self) -> bool:
@@ -58,21 +58,17 @@ class CorridorSession(Session):
         word = action.strip().casefold()
         return word if word in (DOORS if self.at_doors else WAYS) else None
 
-    def step(self, action: str) -> Step:
-        check_open(self.task, self.done, self.turns)
-        self.turns += 1
+    def answer(self, action: str) -> Step:
         word = self.read(action)
+        info = {"admissible": word is not None}
         if word is None:
-            text = f"Nothing happens. {self.view()}"
-        elif self.at_doors:
-            self.done, self.won = True, word in self.unlocked and self.wrong <= self.slips
-            text = "The way out." if self.won else "No way out."
-        else:
-            self.wrong += bool(self.sign) and word != self.sign
-            self.room += 1
-            text = self.view()
-        self.done = self.done or self.turns >= self.horizon
-        return Step(text, float(self.won), self.done, self.won, {"admissible": word is not None})
+            return Step(f"Nothing happens. {self.view()}", info=info)
+        if self.at_doors:
+            won = word in self.unlocked and self.wrong <= self.slips
+            return Step("The way out." if won else "No way out.", float(won), True, won, info)
+        self.wrong += bool(self.sign) and word != self.sign
+        self.room += 1
+        return Step(self.view(), info=info)
 
     def right(self) -> tuple[str, ...]:
         """The actions after which the episode can still be won as well as before."""
@@ -139,22 +135,18 @@ class CorridorExpert(Expert[CorridorSession]):
         return "left" if session.sign == "right" else "right"
 
 
+@dataclass(eq=False)
 class CorridorEnv(ScriptedEnv[CorridorSession]):
     """Corridors (conf/env/corridor.yaml explains the arguments)."""
 
     name = "corridor"
     expert = CorridorExpert
 
-    def __init__(
-        self,
-        horizon: int = 16,
-        density: Annotated[float, Interval(ge=0, le=1)] = 0.25,
-        noise: Annotated[float, Interval(ge=0, le=0.9)] = 0.1,
-        slips: Annotated[int, Ge(0)] = 1,
-        mistakes: Mistakes | None = None,
-    ) -> None:
-        self.horizon, self.mistakes = check_horizon(horizon), mistakes or Mistakes()
-        self.density, self.noise, self.slips = density, noise, slips
+    horizon: PositiveInt = 16
+    density: Annotated[float, Interval(ge=0, le=1)] = 0.25
+    noise: Annotated[float, Interval(ge=0, le=0.9)] = 0.1
+    slips: NonNegativeInt = 1
+    mistakes: Mistakes = Mistakes()
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
         return [self._task(split, f"{split}/{seed}/{index:06d}") for index in range(count)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -13,6 +14,7 @@ import pyarrow.parquet
 from pydantic import BaseModel, Field, ValidationError
 
 from turnwise.data.read_records import UnusableError, read_records
+from turnwise.env import check_split
 from turnwise.errors import InputError, first_mistake
 from turnwise.files import expanded
 
@@ -67,6 +69,18 @@ def read_tasks(path: str | Path, key: str, kind: type[R]) -> list[tuple[R, dict[
     if not rows:
         raise InputError(f"{path}: the file contains no task; set {key} to a file with one task per record")
     return list(rows.values())
+
+
+T = TypeVar("T")
+
+
+def read_splits(files: Mapping[str, str] | None, read: Callable[[str, str], T]) -> tuple[dict[str, T], str]:
+    """Returns what ``read`` makes of the file of each split and of its key, and a digest of the files' names."""
+    files = files or {}
+    for split in files:
+        check_split(split, f"files.{split}")
+    digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:12]
+    return {split: read(path, f"files.{split}") for split, path in files.items()}, digest
 
 
 def cleaned(text: str) -> str:

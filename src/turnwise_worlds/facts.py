@@ -7,58 +7,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from turnwise.env import Environment, Session, Step, check_open, check_tasks, first_tasks
+from turnwise.env import CountedSession, Environment, Step, check_tasks, first_tasks
+from turnwise.files import read_yaml
 from turnwise.types import Message, Task
 
-CAPITALS = """France Paris, Italy Rome, Germany Berlin, Spain Madrid, Portugal Lisbon, Greece Athens, Austria Vienna, Poland
-Warsaw, Hungary Budapest, Sweden Stockholm, Norway Oslo, Finland Helsinki, Denmark Copenhagen, Ireland Dublin,
-Belgium Brussels, Russia Moscow, Ukraine Kyiv, Turkey Ankara, Egypt Cairo, Morocco Rabat, Algeria Algiers, Tunisia
-Tunis, Kenya Nairobi, Ghana Accra, Nigeria Abuja, Senegal Dakar, Japan Tokyo, China Beijing, India Delhi, Thailand
-Bangkok, Vietnam Hanoi, Nepal Kathmandu, Iran Tehran, Iraq Baghdad, Jordan Amman, Lebanon Beirut, Syria Damascus,
-Canada Ottawa, Cuba Havana, Jamaica Kingston, Peru Lima, Chile Santiago, Ecuador Quito, Colombia Bogota, Venezuela
-Caracas, Bolivia Sucre, Uruguay Montevideo, Argentina Aires, Brazil Brasilia, Australia Canberra, Iceland Reykjavik,
-Latvia Riga, Lithuania Vilnius, Estonia Tallinn, Bulgaria Sofia, Romania Bucharest, Serbia Belgrade, Croatia Zagreb"""
-SYMBOLS = """hydrogen H, helium He, lithium Li, carbon C, nitrogen N, oxygen O, fluorine F, neon Ne, sodium Na, magnesium Mg,
-aluminium Al, silicon Si, phosphorus P, sulfur S, chlorine Cl, argon Ar, potassium K, calcium Ca, titanium Ti,
-chromium Cr, manganese Mn, iron Fe, cobalt Co, nickel Ni, copper Cu, zinc Zn, arsenic As, bromine Br, krypton Kr,
-silver Ag, tin Sn, iodine I, xenon Xe, barium Ba, tungsten W, platinum Pt, gold Au, mercury Hg, lead Pb, radon Rn,
-radium Ra, uranium U"""
-OPPOSITES = """hot cold, big small, up down, left right, day night, open closed, fast slow, early late, happy sad, rich poor, hard
-soft, light dark, wet dry, old young, full empty, strong weak, high low, long short, thick thin, true false, north
-south, east west, love hate, win lose, begin end, push pull, buy sell, clean dirty, near far, loud quiet, sweet
-sour, deep shallow, heavy light, good bad, first last"""
+FACTS = read_yaml(Path(__file__).with_name("facts.yaml"))
 
 
 def _facts() -> Iterator[tuple[str, str, str]]:
     """Yields (kind, question, answer)."""
-    asks = {
-        "capital": "What is the capital of {}?",
-        "symbol": "What is the chemical symbol of {}?",
-        "opposite": "What is the opposite of '{}'?",
-    }
-    for (kind, ask), table in zip(asks.items(), (CAPITALS, SYMBOLS, OPPOSITES), strict=True):
-        for pair in table.replace("\n", " ").split(","):
-            of, answer = pair.split()
-            yield kind, ask.format(of), answer
+    for kind, facts in FACTS.items():
+        for of, answer in facts["answers"].items():
+            yield kind, facts["asks"].format(of), answer
     for a in range(2, 10):
         for b in range(2, 10):
             yield "sum", f"What is {a} plus {b}?", str(a + b)
 
 
-class FactsSession(Session):
+class FactsSession(CountedSession):
+    horizon = 1
+
     def __init__(self, task: Task) -> None:
-        self.task, self.done, self.won = task, False, False
+        self.task = task
 
     def opening(self) -> list[Message]:
         return [{"role": "user", "content": str(self.task.data["question"])}]
 
-    def step(self, action: str) -> Step:
-        check_open(self.task, self.done, 1)
+    def answer(self, action: str) -> Step:
         answer = str(self.task.data["answer"])
         exact = 0 if self.task.subset == "symbol" else re.IGNORECASE  # "as" is no arsenic
-        self.done, self.won = True, bool(re.search(rf"\b{re.escape(answer)}\b", action, exact))
-        return Step(f"The answer is {answer}.", float(self.won), True, self.won)
+        won = bool(re.search(rf"\b{re.escape(answer)}\b", action, exact))
+        return Step(f"The answer is {answer}.", float(won), True, won)
 
 
 class FactsEnv(Environment):

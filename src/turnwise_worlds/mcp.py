@@ -18,8 +18,8 @@ from typing import IO, Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from turnwise.data.match_calls import equivalent, same_value
-from turnwise.data.tool_schema import check_call, check_tool
-from turnwise.data.toolcalls import PARSERS, Format, ToolCallError
+from turnwise.data.tool_schema import check_tool, misfits, tool_of
+from turnwise.data.toolcalls import PARSERS, Format, ToolCallError, parsed
 from turnwise.env import EnvironmentFault, Step, check_tasks, first_tasks
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
@@ -102,8 +102,7 @@ async def list_tools(client: Any) -> dict[str, Mapping[str, Any]]:
     while page.next_cursor:
         page = await client.list_tools(cursor=page.next_cursor)
         listed += page.tools
-    functions = ({"name": t.name, "description": t.description or "", "parameters": t.input_schema} for t in listed)
-    return {function["name"]: {"type": "function", "function": function} for function in functions}
+    return {tool.name: tool_of(tool.name, tool.description or "", tool.input_schema) for tool in listed}
 
 
 async def call_tool(client: Any, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
@@ -188,7 +187,7 @@ class McpEpisode:
         try:
             reply = PARSERS[self.form](text, self.env.tools)
             for call in reply.calls:
-                if problems := check_call({"name": call.name, "arguments": call.arguments}, self.env.tools):
+                if problems := misfits(call, self.env.tools):
                     raise ToolCallError("; ".join(problems))
             if not (reply.calls or reply.content):
                 raise ToolCallError("the reply is empty")
@@ -278,9 +277,8 @@ class McpEnv(ReplayedEnv):
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
         """Accepts the expert's tool calls (a rule of this project) or, if neither makes one, the right answer."""
-        try:
-            made, shown = (PARSERS[self.format](text, self.tools) for text in (action, expert))
-        except ToolCallError:
+        made, shown = (parsed(text, self.format, self.tools) for text in (action, expert))
+        if made is None or shown is None:
             return False
         if made.calls or shown.calls:
             return equivalent(made.calls, shown.calls, self.tools)

@@ -19,7 +19,7 @@ from annotated_types import Interval
 from pydantic import PositiveInt
 
 from turnwise.data.toolcalls import ToolCallError, split_thinking
-from turnwise.env import Quality, Session, Step, check_open, hashed_split
+from turnwise.env import CountedSession, Quality, Step, hashed_split
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
 from turnwise_worlds.scripted_experts import Chances, LastTasks, ScriptedEnv
@@ -70,13 +70,11 @@ def opened(name: str, settings: Settings) -> Any:
         raise InputError(f"{place}: these settings cannot be used ({error})") from error
 
 
-class ReasoningSession(Session):
+class ReasoningSession(CountedSession):
     """One question. Each reply is an answer, whose score is the reward."""
 
     def __init__(self, task: Task, env: ReasoningGymEnv, entry: Mapping[str, Any]) -> None:
-        self.task, self.env, self.entry = task, env, entry
-        self.turns = 0
-        self.done = self.won = False
+        self.task, self.env, self.entry, self.horizon = task, env, entry, env.horizon
 
     def opening(self) -> list[Message]:
         system: list[Message] = [{"role": "system", "content": HOW}] if self.env.form == "tags" else []
@@ -101,14 +99,11 @@ class ReasoningSession(Session):
             return 0.0
         return max(0.0, score) if score <= 1 else 0.0  # some scorers add up points by mistake; NaN scores 0 too
 
-    def step(self, action: str) -> Step:
-        check_open(self.task, self.done, self.turns)
+    def answer(self, action: str) -> Step:
         score = self.score(action)
-        self.turns += 1
-        self.won = score >= self.env.threshold
-        self.done = self.won or self.turns >= self.env.horizon
-        text = f"The score is {score:.2f}." + ("" if self.done else " Answer again.")
-        return Step(text, score, self.done, self.won, {"score": score})
+        won = score >= self.env.threshold
+        text = f"The score is {score:.2f}." + ("" if won or self.turns + 1 == self.horizon else " Answer again.")
+        return Step(text, score, won, won, {"score": score})
 
 
 @dataclass(frozen=True, slots=True)

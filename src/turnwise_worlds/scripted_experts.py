@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -32,6 +33,12 @@ class LastTasks(Generic[V]):
                 self._kept.pop(old, None)
             entry = self._kept[task.id] = (task, value)
         return entry[1]
+
+
+def first_drawn(seed: str, draw: Callable[[random.Random], V | None], fits: Callable[[V], bool]) -> V:
+    """Draws with random numbers that ``seed`` and the number of the attempt seed, until a draw is not None and ``fits``."""
+    draws = (draw(random.Random(f"{seed}{attempt}")) for attempt in itertools.count())
+    return next(drawn for drawn in draws if drawn is not None and fits(drawn))
 
 
 S = TypeVar("S", bound=Session)

@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from turnwise.data.tool_schema import make_tool
@@ -14,11 +15,11 @@ from turnwise.data.toolcalls import ToolCallError
 from turnwise.env import Level, Step
 from turnwise.types import Task, ToolCall
 from turnwise_worlds.sandbox.folder_value import File, tree_of
-from turnwise_worlds.scripted_experts import Chances, Expert
+from turnwise_worlds.scripted_experts import Chances, Expert, first_drawn
 from turnwise_worlds.tool_environment import REFUSED
 from turnwise_worlds.workspace import STOPPED, WorkspaceEnv, WorkspaceSession, cut
 
-Line = str | tuple[str, ...]
+NO_FAULT = -1, 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,123 +27,29 @@ class Program:
     """One function of a generated repository."""
 
     name: str
-    head: str  # the function's parameters, as written in the source
-    body: tuple[Line, ...]
+    head: str  # the function's first line, without the colon
+    body: tuple[tuple[str, ...], ...]  # of each line the right form, then the wrong ones
     cases: tuple[tuple[str, str], ...]  # (arguments, right value), both as Python text
 
-    def text(self, broken: tuple[int, int] | None = None) -> str:
-        lines = []
-        for i, line in enumerate(self.body):
-            forms = (line,) if isinstance(line, str) else line
-            lines.append("    " + forms[broken[1] if broken is not None and broken[0] == i else 0])
-        return "\n".join([f"def {self.name}({self.head}):", *lines]) + "\n"
+    def text(self, fault: tuple[int, int] = NO_FAULT) -> str:
+        """The function with a fault, which is a pair (line, form)."""
+        lines = [forms[fault[1] if fault[0] == i else 0] for i, forms in enumerate(self.body)]
+        return "\n".join([f"def {self.head}:", *lines]) + "\n"
 
     def faults(self) -> list[tuple[int, int]]:
-        return [
-            (i, form) for i, line in enumerate(self.body) if isinstance(line, tuple) for form in range(1, len(line))
-        ]
+        return [(i, form) for i, forms in enumerate(self.body) for form in range(1, len(forms))]
 
 
-_ALL = (
-    Program(
-        "total", "items",
-        (("n = 0", "n = 1"), "for x in items:", ("    n = n + x", "    n = n - x", "    n = x"), "return n"),
-        (("[1, 2]", "3"), ("[4]", "4"), ("[]", "0"), ("[2, 3, 4]", "9"), ("[5, 0, -2]", "3"), ("[-1]", "-1")),
-    ),
-    Program(
-        "largest", "items",
-        ("best = items[0]", "for x in items:", ("    if x > best:", "    if x < best:", "    if x == best:"),
-         "        best = x", "return best"),
-        (("[1, 3, 2]", "3"), ("[4, 1]", "4"), ("[5]", "5"), ("[-3, -1, -2]", "-1"), ("[0, 9]", "9"), ("[2, 2]", "2")),
-    ),
-    Program(
-        "smallest", "items",
-        ("best = items[0]", "for x in items:", ("    if x < best:", "    if x > best:"), "        best = x",
-         ("return best", "return x", "return items[0]")),
-        (("[3, 1, 2]", "1"), ("[4, 9]", "4"), ("[7, 5]", "5"), ("[-3, -1]", "-3"), ("[9, 0, 3]", "0"), ("[2]", "2")),
-    ),
-    Program(
-        "mean", "items",
-        (("n = len(items)", "n = len(items) - 1", "n = 2"), ("return sum(items) / n", "return sum(items) * n")),
-        (("[1, 2, 6]", "3.0"), ("[4]", "4.0"), ("[2, 4, 6, 8]", "5.0"), ("[0, 0, 3]", "1.0"), ("[5, 6, 7]", "6.0"),
-         ("[-2, 2, 3]", "1.0")),
-    ),
-    Program(
-        "count", "items, x",
-        ("n = 0", "for y in items:", ("    if y == x:", "    if y != x:", "    if y > x:"),
-         ("        n = n + 1", "        n = 1"), "return n"),
-        (("[1, 2, 1], 1", "2"), ("[3], 4", "0"), ("[5, 5, 5], 5", "3"), ("[1, 2, 3], 2", "1"), ("[], 1", "0"),
-         ("[2, 3, 3], 3", "2")),
-    ),
-    Program(
-        "index", "items, x",
-        ("for i, y in enumerate(items):", ("    if y == x:", "    if y != x:"),
-         ("        return i", "        return y", "        return i + 1"), ("return -1", "return 0")),
-        (("[4, 6], 6", "1"), ("[4, 6], 5", "-1"), ("[7], 7", "0"), ("[1, 2, 3], 3", "2"), ("[], 1", "-1"),
-         ("[8, 9, 8], 8", "0")),
-    ),
-    Program(
-        "clamp", "x, low, high",
-        (("if x < low:", "if x > low:"), ("    return low", "    return high"), ("if x > high:", "if x < high:"),
-         ("    return high", "    return low"), "return x"),
-        (("1, 2, 5", "2"), ("7, 2, 5", "5"), ("3, 2, 5", "3"), ("0, 1, 9", "1"), ("12, 1, 9", "9"), ("4, 1, 9", "4")),
-    ),
-    Program(
-        "power", "x, n",
-        (("y = 1", "y = 0", "y = x"), ("for i in range(n):", "for i in range(x):"), ("    y = y * x", "    y = y + x"),
-         "return y"),
-        (("2, 3", "8"), ("5, 0", "1"), ("3, 2", "9"), ("4, 1", "4"), ("2, 5", "32"), ("7, 2", "49")),
-    ),
-    Program(
-        "even", "x",
-        (("return x % 2 == 0", "return x % 2 == 1", "return x / 2 == 0"),),
-        (("4", "True"), ("3", "False"), ("0", "True"), ("7", "False"), ("10", "True"), ("-1", "False")),
-    ),
-    Program(
-        "area", "a, b",
-        (("return a * b", "return a + b", "return a * a", "return a / b"),),
-        (("2, 3", "6"), ("4, 5", "20"), ("1, 7", "7"), ("6, 2", "12"), ("3, 3", "9"), ("0, 4", "0")),
-    ),
-    Program(
-        "first", "words",
-        (("return words[0]", "return words[1]", "return words[-1]"),),
-        (("['a', 'b', 'c']", "'a'"), ("['x', 'y']", "'x'"), ("['k', 'l']", "'k'"), ("['q', 'a']", "'q'"),
-         ("['d', 'c', 'b']", "'d'"), ("['z', 'z', 'y']", "'z'")),
-    ),
-    Program(
-        "last", "words",
-        (("return words[-1]", "return words[0]", "return words[1]"),),
-        (("['a', 'b', 'c']", "'c'"), ("['x', 'y', 'z']", "'z'"), ("['k', 'l', 'm', 'n']", "'n'"),
-         ("['q', 'r', 's']", "'s'"), ("['d', 'c', 'b']", "'b'"), ("['p', 'o', 'i', 'u']", "'u'")),
-    ),
-    Program(
-        "join", "words",
-        ("text = ''", "for w in words:", ("    text = text + w", "    text = w + text", "    text = w"), "return text"),
-        (("['a', 'b']", "'ab'"), ("['x', 'y', 'z']", "'xyz'"), ("[]", "''"), ("['c', 'a']", "'ca'"), ("['k']", "'k'"),
-         ("['m', 'n', 'o']", "'mno'")),
-    ),
-    Program(
-        "middle", "items",
-        (("items = sorted(items)", "items = list(items)"),
-         ("return items[len(items) // 2]", "return items[len(items) // 2 - 1]", "return items[0]")),
-        (("[3, 1, 2]", "2"), ("[9, 5, 7]", "7"), ("[4]", "4"), ("[8, 1, 9, 2, 3]", "3"), ("[6, 0, 5]", "5"),
-         ("[7, 7, 1]", "7")),
-    ),
-    Program(
-        "gap", "a, b",
-        (("if a > b:", "if a < b:"), ("    return a - b", "    return a + b"), ("return b - a", "return a - b")),
-        (("5, 3", "2"), ("2, 6", "4"), ("1, 1", "0"), ("0, 9", "9"), ("8, 1", "7"), ("3, 4", "1")),
-    ),
-    Program(
-        "unique", "items",
-        ("seen = []", "for x in items:", ("    if x not in seen:", "    if x in seen:", "    if seen:"),
-         ("        seen.append(x)", "        seen.append(1)"), "return seen"),
-        (("[1, 1, 2]", "[1, 2]"), ("[3, 2, 3]", "[3, 2]"), ("[5]", "[5]"), ("[4, 4, 4]", "[4]"), ("[0, 1, 0]", "[0, 1]"),
-         ("[]", "[]")),
-    ),
-)  # fmt: skip
+def _program(text: str) -> Program:
+    head, *lines, cases = text.splitlines()
+    indents = [line[: len(line) - len(line.lstrip())] for line in lines]
+    body = [tuple(indent + form.strip() for form in line.split("|")) for indent, line in zip(indents, lines)]
+    pairs = [case.partition(" -> ")[::2] for case in cases.split("; ")]
+    return Program(head.partition("(")[0], head, tuple(body), tuple(pairs))
 
-PROGRAMS: Mapping[str, Program] = {program.name: program for program in _ALL}
+
+_FILE = Path(__file__).with_name("software.txt").read_text(encoding="utf-8")
+PROGRAMS = {program.name: program for program in map(_program, _FILE.split("\n\n")[1:])}
 
 
 # level -> (number of modules, number of functions per module)
@@ -166,19 +73,17 @@ def make_task(level: Level, split: str, seed: int, index: int) -> Task:
     """A fault is a wrong form of a line. ``train`` and ``seen`` share faults, but no repository. ``unseen`` has faults
     that no training task has, on lines that training tasks break in other ways.
     """
-    attempt = 0
-    while True:
-        rng = random.Random(f"software {level} {split} {seed} {index} {attempt}")
-        data = _draw(*SHAPES[level], split == "unseen", rng)
-        if split == "unseen" or _is_seen(data) == (split == "seen"):
-            return Task("software", f"{split}/{level}/{seed}/{index:06d}", split, data)
-        attempt += 1
+    data = first_drawn(
+        f"software {level} {split} {seed} {index} ",
+        lambda rng: _draw(*SHAPES[level], split == "unseen", rng),
+        lambda data: split == "unseen" or _is_seen(data) == (split == "seen"),
+    )
+    return Task("software", f"{split}/{level}/{seed}/{index:06d}", split, data)
 
 
 def held_out(program: Program) -> list[tuple[int, int]]:
     """Returns the faults (line, form) that are reserved for ``unseen``: the last wrong forms of lines with several."""
-    forms = {i: len(line) - 1 for i, line in enumerate(program.body) if isinstance(line, tuple)}
-    return [(i, last) for i, last in forms.items() if last > 1]
+    return [(i, len(forms) - 1) for i, forms in enumerate(program.body) if len(forms) > 2]
 
 
 BREAKABLE = tuple(sorted(name for name, program in PROGRAMS.items() if held_out(program)))
@@ -216,7 +121,7 @@ def _draw(modules: int, functions: int, unseen: bool, rng: random.Random) -> dic
 
 
 def _module(programs: list[Program], broken: Program, fault: tuple[int, int]) -> str:
-    return "\n\n".join(program.text(fault if program is broken else None) for program in programs)
+    return "\n\n".join(program.text(fault if program is broken else NO_FAULT) for program in programs)
 
 
 def _telling(program: Program, fault: tuple[int, int], cases: list[tuple[str, str]]) -> list[tuple[str, str]]:

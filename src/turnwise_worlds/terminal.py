@@ -9,23 +9,25 @@ import random
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, cast
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, cast
 
 from annotated_types import Interval
-from pydantic import PositiveInt
 from rapidfuzz.distance import Levenshtein
 
 from turnwise.data.tool_schema import make_tool
 from turnwise.endpoints import Fault
 from turnwise.env import EnvironmentFault, Level, Step
+from turnwise.files import read_yaml
 from turnwise.judges.endpoint import CachedModel, ChatClient, key_of
 from turnwise.judges.judge import AnswerError, fenced, new_code, read_score
 from turnwise.types import Task, ToolCall
 from turnwise_worlds.sandbox.folder_value import File, Tree, tree_of
 from turnwise_worlds.sandbox.sandbox import CallResult
-from turnwise_worlds.scripted_experts import Chances, Expert
-from turnwise_worlds.tool_environment import Shown, Style, read_call
-from turnwise_worlds.workspace import STOPPED, Box, WorkspaceEnv, WorkspaceSession, cut
+from turnwise_worlds.scripted_experts import Chances, Expert, first_drawn
+from turnwise_worlds.tool_environment import read_call
+from turnwise_worlds.workspace import STOPPED, WorkspaceEnv, WorkspaceSession, cut
 
 logger = logging.getLogger(__name__)
 
@@ -78,47 +80,18 @@ def _plain(content: bytes) -> list[bytes]:
 
 
 KINDS = ("create", "copy", "move", "delete", "count", "extract", "edit", "sort")
+Sizes = Mapping[str, Any]
 _RESULTS = {"count": "count.txt", "extract": "found.txt", "sort": "sorted.txt"}  # kind -> file for the result
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """The words and the ranges of sizes from which the tasks of one level are drawn."""
-
-    folders: tuple[str, ...]
-    names: tuple[str, ...]
-    words: tuple[str, ...]
-    files: tuple[int, int]  # minimum and maximum number of files
-    lines: tuple[int, int]  # minimum and maximum number of lines of a file
-    chores: tuple[int, int]  # minimum and maximum number of chores
-
-
-_WORDS = (
-    *("apple", "bread", "cup", "desk", "egg", "fork", "glass", "knife", "lamp", "mug"),
-    *("pan", "plate", "pot", "soap", "spoon", "towel", "vase", "watch", "pen", "book"),
-)
-SIZES: Mapping[Level, Sizes] = {
-    "tiny": Sizes(("desk", "shelf", "drawer"), ("a", "b", "c", "d", "e", "f"), _WORDS[:10], (3, 4), (2, 3), (1, 2)),
-    "full": Sizes(
-        ("archive", "docs", "inbox", "logs", "notes", "reports", "src", "tmp"),
-        ("alpha", "budget", "draft", "index", "items", "log", "memo", "orders", "plan", "summary", "todo", "users"),
-        _WORDS,
-        (6, 12),
-        (3, 9),
-        (2, 3),
-    ),
-}
+SIZES: Mapping[Level, Sizes] = read_yaml(Path(__file__).with_name("terminal.yaml"))
 
 
 def make_task(level: Level, split: str, seed: int, index: int) -> Task:
     """A hash of a task's content decides its split, so no two splits share a task."""
-    attempt = 0
-    while True:
-        data = _draw(SIZES[level], random.Random(f"terminal {level} {split} {seed} {index} {attempt}"))
-        if split_of(data) == split:
-            chores = f"chores_{len(data['chores'])}"
-            return Task("terminal", f"{split}/{level}/{seed}/{index:06d}", split, data, chores)
-        attempt += 1
+    name, draw = f"terminal {level} {split} {seed} {index} ", partial(_draw, SIZES[level])
+    data = first_drawn(name, draw, lambda data: split_of(data) == split)
+    return Task("terminal", f"{split}/{level}/{seed}/{index:06d}", split, data, f"chores_{len(data['chores'])}")
 
 
 def split_of(data: Mapping[str, Any]) -> str:
@@ -128,12 +101,12 @@ def split_of(data: Mapping[str, Any]) -> str:
 
 def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
     files: dict[str, str] = {}
-    count = rng.randint(*sizes.files)
-    names = rng.sample(sizes.names, count)
-    words = rng.sample(sizes.words, min(len(sizes.words), count))
-    folders = rng.sample(sizes.folders, 2)
+    count = rng.randint(*sizes["files"])
+    names = rng.sample(sizes["names"], count)
+    words = rng.sample(sizes["words"], min(len(sizes["words"]), count))
+    folders = rng.sample(sizes["folders"], 2)
     for i, name in enumerate(names):
-        lines = [rng.choice(sizes.words) for _ in range(rng.randint(*sizes.lines))]
+        lines = [rng.choice(sizes["words"]) for _ in range(rng.randint(*sizes["lines"]))]
         mark = words[i % len(words)]
         # the word with which a request describes a file must occur only in this file
         lines = [word if word not in words else mark for word in lines]
@@ -142,7 +115,7 @@ def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
     targets = list(files)
     rng.shuffle(targets)
     now, chores = dict(files), []
-    for target in targets[: rng.randint(*sizes.chores)]:
+    for target in targets[: rng.randint(*sizes["chores"])]:
         kinds = rng.sample(KINDS, len(KINDS))
         chores.append(next(chore for kind in kinds if (chore := _chore(kind, target, now, folders, sizes, rng))))
         now = after(chores[-1], now)
@@ -165,8 +138,8 @@ def _chore(
     """Draws a chore of a kind with the file ``path``; None if there is none."""
     chore: dict[str, Any] = {"kind": kind, "text": "", "find": None, "path": path, "want": {}, "gone": []}
     if kind == "create":
-        fresh = [f"{folder}/{name}.txt" for folder in folders for name in sizes.names]
-        place, word = rng.choice([f for f in fresh if f not in files]), rng.choice(sizes.words)
+        fresh = [f"{folder}/{name}.txt" for folder in folders for name in sizes["names"]]
+        place, word = rng.choice([f for f in fresh if f not in files]), rng.choice(sizes["words"])
         chore |= {"text": f"write {word} to {place}", "path": place, "want": {place: f"{word}\n"}}
         return chore | {"command": f"echo {word} > {place}"}
     home, _, name = path.partition("/")
@@ -196,7 +169,7 @@ def _chore(
     else:
         words = set(files[path].split())
         old = rng.choice(sorted(words))
-        new = rng.choice([word for word in sizes.words if word not in words])
+        new = rng.choice([word for word in sizes["words"] if word not in words])
         target, wanted = path, [new if line == old else line for line in lines]
         text, command = f"change {old} to {new} in {named}", f"sed -i s/{old}/{new}/ {{path}}"
     if kind in _RESULTS:
@@ -377,6 +350,7 @@ def normalised(command: str) -> list[str]:
     return ordered
 
 
+@dataclass(eq=False)
 class TerminalEnv(WorkspaceEnv[TerminalSession]):
     """An environment in which the policy does small file tasks with bash (conf/env/terminal.yaml explains the arguments)."""
 
@@ -386,21 +360,8 @@ class TerminalEnv(WorkspaceEnv[TerminalSession]):
     make_task = staticmethod(make_task)
     usual: ClassVar = {"tiny": (200, "effect", "all"), "full": (2000, "effect", "clean")}
 
-    def __init__(
-        self,
-        level: Level = "tiny",
-        horizon: PositiveInt = 10,
-        calls: Style | None = None,
-        shown: Shown | None = None,
-        verifier: str | None = None,
-        threshold: Annotated[float, Interval(gt=0, le=1)] = 0.8,
-        judge: Judge | None = None,
-        slips: Slips | None = None,
-        box: Box | None = None,
-        candidates: Literal["all", "clean"] | None = None,
-    ) -> None:
-        super().__init__(level, horizon, calls, shown, verifier, slips, box, candidates)
-        self.threshold, self.judge = threshold, judge
+    threshold: Annotated[float, Interval(gt=0, le=1)] = 0.8
+    judge: Judge | None = None
 
     def ready(self) -> None:
         super().ready()

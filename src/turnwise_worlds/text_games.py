@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from turnwise.data.toolcalls import ToolCallError, split_thinking
-from turnwise.env import Session, Step, same_text
+from turnwise.env import CountedSession, Step, same_text
 from turnwise.types import Message, Task
 from turnwise_worlds.scripted_experts import ScriptedEnv
 
@@ -31,7 +31,7 @@ def command_of(reply: str) -> str:
     return commands[-1].strip(" \t.`*'\"<>[]") if commands else ""
 
 
-class GameSession(Session):
+class GameSession(CountedSession):
     """An episode of a text game. ``react`` says whether the policy reads the prompt ``SYSTEM`` and replies in its form."""
 
     react = False
@@ -39,15 +39,15 @@ class GameSession(Session):
     @abstractmethod
     def intro(self) -> str: ...
 
-    @abstractmethod
-    def play(self, command: str) -> Step: ...
-
     def opening(self) -> list[Message]:
         system: list[Message] = [{"role": "system", "content": SYSTEM}] if self.react else []
         return [*system, {"role": "user", "content": self.intro()}]
 
     def step(self, action: str) -> Step:
         return self.play(command_of(action) if self.react else action)
+
+    def play(self, command: str) -> Step:
+        return super().step(command)
 
 
 G = TypeVar("G", bound=GameSession)

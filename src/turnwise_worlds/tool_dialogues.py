@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
-import itertools
 import math
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Protocol, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 from annotated_types import Interval
 from pydantic import PositiveInt
 
 from turnwise.data.match_calls import equivalent
-from turnwise.data.tool_schema import check_call, function_of, signature
+from turnwise.data.tool_schema import function_of, misfits, signature
 from turnwise.data.toolcalls import CLOSE_THINKING, OPEN_THINKING, Format
-from turnwise.env import Quality, Session, Step, Verifier, check_open
+from turnwise.env import CountedSession, Quality, Step, Verifier
 from turnwise.types import Message, Task, ToolCall, Trajectory
-from turnwise_worlds.scripted_experts import Chances, LastTasks, ScriptedEnv
+from turnwise_worlds.scripted_experts import Chances, LastTasks, ScriptedEnv, first_drawn
 from turnwise_worlds.tool_environment import Tools, answer_messages, played_trajectory, read_calls, templated
 
 W = TypeVar("W", bound="World")
@@ -93,17 +91,21 @@ class Source(Protocol):
     def problem(self, task: Task) -> DialogueProblem: ...
 
 
+Names = Mapping[str, Sequence[str]]
+"""Kind of thing -> the names from which generated tasks draw those of such things."""
+
+
 @dataclass(frozen=True)
 class GeneratedTasks(ABC):
     """Generated tasks. ``train`` and ``seen`` share their names; ``unseen`` has held-out names."""
 
     env: ClassVar[str]
-    training: ClassVar[Any]
-    held_out: ClassVar[Any]
-    names: Callable[[random.Random], Any] | None = None  # draws the names of train or seen; None: ``training``
+    training: ClassVar[Names]
+    held_out: ClassVar[Names]
+    names: Callable[[random.Random], Names] | None = None  # draws the names of train or seen; None: ``training``
 
     @abstractmethod
-    def data(self, rng: random.Random, split: str, index: int, names: Any) -> dict[str, Any]: ...
+    def data(self, rng: random.Random, split: str, index: int, names: Names) -> dict[str, Any]: ...
 
     @abstractmethod
     def kind(self, data: Mapping[str, Any]) -> tuple[str, str]:
@@ -119,12 +121,12 @@ class GeneratedTasks(ABC):
         return [self._task(split, seed, index) for index in range(count)]
 
     def _task(self, split: str, seed: int, index: int) -> Task:
-        for attempt in itertools.count():  # practically always the hash takes one of the first ten
-            rng = random.Random(f"{self.env}/{split}/{seed}/{index}/{attempt}")
+        def draw(rng: random.Random) -> dict[str, Any]:
             names = self.held_out if split == "unseen" else self.names(rng) if self.names else self.training
-            data = self.data(rng, split, index, names)
-            if self.fits(data, split):
-                break
+            return self.data(rng, split, index, names)
+
+        name = f"{self.env}/{split}/{seed}/{index}/"
+        data = first_drawn(name, draw, lambda data: self.fits(data, split))  # practically always one of the first ten
         group, subset = self.kind(data)
         return Task(self.env, f"{group}/{split}/{seed}/{index:06d}", split, data, subset)
 
@@ -172,23 +174,20 @@ HOW = (
 )
 
 
-class DialogueSession(Session):
+class DialogueSession(CountedSession):
     """A running dialogue. A reply without a call, or that cannot be parsed, ends the user turn, as in BFCL. The episode
     is lost if a turn fails its check, has more than ``steps`` replies with calls, or the horizon is reached.
     """
 
     def __init__(self, task: Task, problem: DialogueProblem, reference: Reference, env: DialogueEnv) -> None:
         self.task, self.problem, self.reference = task, problem, reference
-        self.form, self.horizon = cast(Format, env.format), cast(int, env.horizon)
-        self.steps, self.brief = env.steps, env.brief
+        self.form, self.horizon, self.steps, self.brief = env.format, env.horizon, env.steps, env.brief
         self.world: World = reference.start.fork()
-        self.seen: list[str] = []  # all answers to calls so far
-        self.made: list[ToolCall] = []  # calls in this user turn
+        self.seen: tuple[str, ...] = ()  # all answers to calls so far
+        self.made: tuple[ToolCall, ...] = ()  # calls in this user turn
         self.steps_made = 0  # number of replies with calls in this user turn
         self.turn = 0  # index of the user turn
-        self.turns = 0  # number of turns that the policy has taken
         self.fault = ""
-        self.won = self.done = False
 
     @property
     def tools(self) -> Tools:
@@ -201,15 +200,13 @@ class DialogueSession(Session):
         listed = "\n".join(map(signature, self.problem.tools))
         return [{"role": "system", "content": listed if self.brief else f"{listed}\n{HOW}"}, user]
 
-    def step(self, action: str) -> Step:
-        check_open(self.task, self.done, self.turns)
-        self.turns += 1
+    def answer(self, action: str) -> Step:
         calls = read_calls(action, self.form, self.problem.tools_at(self.turn)) or ()
         results: list[str] = []
         observation = ""
         if calls:
             results = [self.world.call(call) for call in calls]
-            self.seen += results
+            self.seen += tuple(results)
             self.made += calls
             self.steps_made += 1
             observation = "\n".join(results)
@@ -219,7 +216,7 @@ class DialogueSession(Session):
                 self.fault, self.done = STOPPED, True
         else:
             observation = self._next()
-        if self.turns >= self.horizon and not self.done:
+        if self.turns + 1 >= self.horizon and not self.done:
             self.fault, self.done = STOPPED, True
         info = {"user_turn": self.turn, "fault": self.fault}
         return Step(observation, float(self.won), self.done, self.won, info, answer_messages(results, self.form))
@@ -232,13 +229,8 @@ class DialogueSession(Session):
         if self.done:
             return ""
         self.turn += 1
-        self.made, self.steps_made = [], 0
+        self.made, self.steps_made = (), 0
         return self.problem.turns[self.turn].user
-
-    def fork(self) -> DialogueSession:
-        twin = copy.copy(self)
-        twin.world, twin.seen, twin.made = self.world.fork(), self.seen[:], self.made[:]
-        return twin
 
 
 def thought(names: Sequence[str]) -> str:
@@ -362,7 +354,7 @@ def oracle_accepts(session: DialogueSession, calls: Sequence[ToolCall], tools: T
     rest = _less(due, calls)
     if len(rest) == len(due) - len(calls):
         return serves(session, [*calls, *rest])
-    if len(calls) > len(due) or any(check_call({"name": c.name, "arguments": c.arguments}, tools) for c in calls):
+    if len(calls) > len(due) or any(misfits(call, tools) for call in calls):
         return False
     # Some calls of the reply are not calls of the ground truth. The reply is accepted only if its calls and the rest of
     # the ground truth fulfil the request, and the rest alone would not.
@@ -407,9 +399,9 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
 
     source: Source = field(init=False)
     brief: bool = field(init=False)
-    horizon: PositiveInt | None = None  # type: ignore[assignment] # never None after construction, nor is the format
+    horizon: PositiveInt = 14
     steps: PositiveInt = 20
-    format: Format | None = None  # type: ignore[assignment]
+    format: Format = "bfcl_python"
     mistakes: Mistakes = Mistakes()
     kept: PositiveInt = 256
     thinks: bool = False
@@ -417,14 +409,8 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
     verifier: Verifier = "oracle"
 
     def __post_init__(self) -> None:
-        turns, form = self.usual()
-        self.horizon, self.format = self.horizon or turns, self.format or form
         self.closing = "done" if self.brief else "Done."
         self._problems = LastTasks(self._problem, self.kept)
-
-    @abstractmethod
-    def usual(self) -> tuple[int, Format]:
-        """Returns the default horizon and format."""
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
         return self.source.tasks(split, count, seed)

@@ -5,14 +5,24 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from turnwise.data.tool_schema import check_call, name_of, parameters_of, signature
-from turnwise.data.toolcalls import CLOSE, OPEN, PARSERS, Format, ToolCallError, hermes, split_thinking, write_calls
-from turnwise.env import Level, Quality, Session, Step, check_open, tools_of
+from turnwise.data.tool_schema import misfits, name_of, parameters_of, signature
+from turnwise.data.toolcalls import (
+    CLOSE,
+    OPEN,
+    Format,
+    ToolCallError,
+    chat_calls,
+    hermes,
+    parsed,
+    split_thinking,
+    write_calls,
+)
+from turnwise.env import CountedSession, Level, Quality, Session, Step, tools_of
 from turnwise.types import Message, Task, ToolCall, Trajectory
 from turnwise_worlds.scripted_experts import S, ScriptedEnv, trajectory_of
 
@@ -84,13 +94,12 @@ class Hermes:
         if len(calls) != 1:
             raise ToolCallError(f"one call a turn, got {len(calls)}")
         (call,) = calls
-        if problems := check_call({"name": call.name, "arguments": call.arguments}, self.tools):
+        if problems := misfits(call, self.tools):
             raise ToolCallError("; ".join(problems))
         return call
 
     def write(self, call: ToolCall) -> str:
-        text = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
-        return f"{OPEN}\n{text}\n{CLOSE}"
+        return write_calls([call], "hermes")
 
 
 def boxed_answer(solution: str) -> str | None:
@@ -179,11 +188,9 @@ def call_message(
     ``tools`` (trajectory files may not hold it in ``tool_calls``), and after a ``thought``, because some chat templates
     drop the text of a message that has ``tool_calls``.
     """
-    fit = not any(check_call({"name": call.name, "arguments": call.arguments}, tools) for call in calls)
-    if thought or not (templated(form) and fit):
+    if thought or not templated(form) or any(misfits(call, tools) for call in calls):
         return {"role": "assistant", "content": thought + write_calls(calls, form)}
-    made = [{"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}} for c in calls]
-    return {"role": "assistant", "content": "", "tool_calls": made}
+    return {"role": "assistant", "content": "", "tool_calls": chat_calls(calls)}
 
 
 def answer_messages(results: Sequence[str], form: Format) -> tuple[Message, ...]:
@@ -211,22 +218,18 @@ def played_trajectory(
 
 
 def read_calls(text: str, form: Format, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall, ...] | None:
-    try:
-        return PARSERS[form](text, tools).calls
-    except ToolCallError:
-        return None
+    reply = parsed(text, form, tools)
+    return None if reply is None else reply.calls
 
 
 MAX_ARGUMENT = 20_000  # maximum length of a text argument, in characters
 
 
-class ToolSession(Session):
+class ToolSession(CountedSession):
     """Base class of episodes with tool calls. An explanation of the tools is appended to the text ``system``."""
 
     def __init__(self, task: Task, calls: Calls, horizon: int, system: str, user: str) -> None:
         self.task, self.calls, self.horizon = task, calls, horizon
-        self.turns = 0
-        self.done = self.won = False
         self._opening: tuple[Message, ...] = (
             {"role": "system", "content": "\n".join(filter(None, [system, calls.explain()]))},
             {"role": "user", "content": user},
@@ -234,7 +237,7 @@ class ToolSession(Session):
 
     @abstractmethod
     def act(self, call: ToolCall) -> Step:
-        """Answers one tool call. :meth:`step` counts the turns and checks the horizon."""
+        """Answers one tool call."""
 
     def opening(self) -> list[Message]:
         return [dict(message) for message in self._opening]
@@ -250,18 +253,12 @@ class ToolSession(Session):
     def refused(self, error: ToolCallError) -> str:
         return refusal(error)
 
-    def step(self, action: str) -> Step:
-        check_open(self.task, self.done, self.turns)
-        info: dict[str, Any] = {"admissible": True}
+    def answer(self, action: str) -> Step:
         try:
-            answer = self.act(self.call(action))
+            answer, admissible = self.act(self.call(action)), True
         except ToolCallError as error:
-            answer = Step(self.refused(error))
-            info["admissible"] = False
-        self.turns += 1
-        self.won = answer.won
-        self.done = answer.done or self.turns >= self.horizon
-        return Step(answer.observation, answer.reward, self.done, answer.won, {**info, **answer.info})
+            answer, admissible = Step(self.refused(error)), False
+        return replace(answer, info={"admissible": admissible, **answer.info})
 
 
 class TextSession(ToolSession):
@@ -297,8 +294,11 @@ Shown = Annotated[int, Ge(20)]  # maximum length of an observation in characters
 
 class ToolEnv(ScriptedEnv[S]):
     """Base class of environments in which an action is a tool call. ``calls`` None means short at the tiny level and
-    hermes at the full level. For ``bare`` see :class:`Short`.
+    hermes at the full level. For ``bare`` see :class:`Short`. A subclass has the class of its sessions, which takes a task
+    and the environment.
     """
+
+    session: type[S]
 
     def __init__(
         self, level: Level, horizon: int, calls: Style | None, tools: Sequence[Mapping[str, Any]], bare: bool = False
@@ -307,3 +307,6 @@ class ToolEnv(ScriptedEnv[S]):
         self.horizon = horizon
         self.calls = calls or ("short" if level == "tiny" else "hermes")
         self._calls = calls_of(self.calls, tools, bare)
+
+    def begin(self, task: Task) -> S:
+        return self.session(task, self)  # type: ignore[call-arg]

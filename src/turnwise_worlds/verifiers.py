@@ -20,8 +20,8 @@ from typing import Any
 
 from pydantic import PositiveFloat, PositiveInt
 
-from turnwise.data.tool_schema import signature
-from turnwise.data.toolcalls import PARSERS, Format, ToolCallError
+from turnwise.data.tool_schema import signature, tool_of
+from turnwise.data.toolcalls import Format, parsed
 from turnwise.env import EnvironmentFault, Step, check_tasks, first_tasks, same_text
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
@@ -120,10 +120,7 @@ class VerifiersEpisode:
         if request is None:
             raise EnvironmentFault(f"{self.where}: the rollout ended before it requested a reply from the policy")
         self._prompt, tools = request
-        self._tools: Tools = tuple(
-            {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters}}
-            for t in tools
-        )
+        self._tools: Tools = tuple(tool_of(tool.name, tool.description, tool.parameters) for tool in tools)
 
     @property
     def tools(self) -> Tools:
@@ -187,10 +184,8 @@ class VerifiersEpisode:
     def _response(self, text: str) -> Any:
         from verifiers.types import Response, ResponseMessage, ToolCall, Usage
 
-        try:
-            reply = PARSERS[self.form](text, self._tools) if self._tools else None
-        except ToolCallError:  # a reply without readable calls is passed on as text
-            reply = None
+        # a reply without readable calls is passed on as text
+        reply = parsed(text, self.form, self._tools) if self._tools else None
         content, thinking, calls = text, None, None
         if reply is not None and reply.calls:
             content, thinking = reply.content, reply.thinking or None

@@ -144,7 +144,7 @@ class WorkspaceSession(ToolSession):
 
     def __init__(self, task: Task, env: WorkspaceEnv[Any], tree: Tree, rules: str, request: str) -> None:
         super().__init__(task, env._calls, env.horizon, f"{rules}\n", request)
-        self.tree, self.box, self.shown = tree, env.box, env.shown
+        self.tree, self.box, self.shown = tree, env.box, cast(int, env.shown)
 
     def opening(self) -> list[Message]:
         # The short format has no system message: the policy learns the rules and tools from demonstrations.
@@ -161,45 +161,44 @@ class WorkspaceSession(ToolSession):
 W = TypeVar("W", bound=WorkspaceSession)
 
 
+@dataclass(eq=False)
 class WorkspaceEnv(ToolEnv[W]):
-    """An environment in which the policy works on a folder. A subclass has the tools, the class of its sessions, and:"""
+    """An environment in which the policy works on a folder. A subclass has the tools, and:"""
 
     waits = True
     bare = False
-    tools: Sequence[Mapping[str, Any]]
-    session: type[W]
-    make_task: Callable[[Level, str, int, int], Task]  # of level, split, seed and number
-    verifiers: tuple[str, ...]  # ``effect`` judges what an action does, the others compare two calls
+    tools: ClassVar[Sequence[Mapping[str, Any]]]
+    verifiers: ClassVar[tuple[str, ...]]  # ``effect`` judges what an action does, the others compare two calls
     usual: ClassVar[Mapping[Level, tuple[int, str, str]]]  # level -> defaults of shown, verifier and candidates
-    errs: type[Chances]  # of ``slips``
+    errs: ClassVar[type[Chances]]  # of ``slips``
 
-    def __init__(
-        self,
-        level: Level = "tiny",
-        horizon: PositiveInt = 10,
-        calls: Style | None = None,
-        shown: Shown | None = None,
-        verifier: str | None = None,
-        slips: Chances | None = None,
-        box: Box | None = None,
-        candidates: Literal["all", "clean"] | None = None,
-    ) -> None:
-        if verifier not in (None, *self.verifiers):
-            raise ValueError(f"verifier: must be one of {', '.join(self.verifiers)}, got {verifier!r}")
-        super().__init__(level, horizon, calls, self.tools, self.bare)
-        most, judging, kept = self.usual[level]
-        self.shown, self.verifier = shown or most, verifier or judging
-        self.clean = (candidates or kept) == "clean"
-        self.mistakes, self.box = slips or self.errs(), box or Box()
+    level: Level = "tiny"
+    horizon: PositiveInt = 10
+    calls: Style | None = None  # type: ignore[assignment] # never None after construction, nor are the next two
+    shown: Shown | None = None
+    verifier: str | None = None
+    slips: Chances | None = None
+    box: Box = field(default_factory=Box)
+    candidates: Literal["all", "clean"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.verifier not in (None, *self.verifiers):
+            raise ValueError(f"verifier: must be one of {', '.join(self.verifiers)}, got {self.verifier!r}")
+        super().__init__(self.level, self.horizon, self.calls, self.tools, self.bare)
+        most, judging, kept = self.usual[self.level]
+        self.shown, self.verifier = self.shown or most, self.verifier or judging
+        self.clean = (self.candidates or kept) == "clean"
+        self.mistakes = self.slips or self.errs()
 
     def ready(self) -> None:
         self.box.open()
 
+    @staticmethod
+    @abstractmethod
+    def make_task(level: Level, split: str, seed: int, index: int) -> Task: ...
+
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
         return [self.make_task(self.level, split, seed, index) for index in range(count)]
-
-    def begin(self, task: Task) -> W:
-        return self.session(task, self)  # type: ignore[call-arg]
 
     @abstractmethod
     def alike(self, ours: ToolCall, theirs: ToolCall) -> bool:

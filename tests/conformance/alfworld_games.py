@@ -18,7 +18,7 @@ from typing import Any
 from turnwise.env import Quality
 from turnwise.types import Task
 from turnwise_worlds.alfworld.environment import AlfworldEnvironment, AlfworldSession
-from turnwise_worlds.household import HouseholdEnv
+from turnwise_worlds.household import HouseholdEnv, HouseholdSession
 from turnwise_worlds.household.rooms import (
     CLEANABLE,
     CONTAINS,
@@ -177,8 +177,16 @@ class GeneratedGames:
 
         The session's actions are first repeated in an episode of ``env=household``, which this verifier needs.
         """
-        twin = self._household.replay(_household(session.task), session.actions)
+        twin = replayed(self._household, _household(session.task), session.actions)
         return self._household.accepts(twin, action, expert)
+
+
+def replayed(env: HouseholdEnv, task: Task, actions: Sequence[str]) -> HouseholdSession:
+    session = env.reset(task)
+    for action in actions:
+        if not session.done:
+            session.step(action)
+    return session
 
 
 def _household(task: Task) -> Task:

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from tests.conformance.alfworld_games import replayed
 
 from turnwise.types import Task
 
@@ -158,7 +159,7 @@ TOUR = {
 def test_rare_rules_agree(ours, real, tour, last):
     """What random play seldom meets: second uses, closed doors, every description of a treated thing."""
     task = Task(env="household", id="tour", split="train", data=TOUR)
-    session = ours.replay(task, tour.split("; ")[:-1])
+    session = replayed(ours, task, tour.split("; ")[:-1])
     assert session.step(tour.rsplit("; ", 1)[1]).observation == last
     actions = iter(tour.split("; "))
     compare(ours, real, task, lambda _: next(actions, "look"))

@@ -19,7 +19,6 @@ from turnwise.evaluation.skills import SKILLS, stream
 from turnwise.types import Message, Task
 from turnwise_worlds.apibank.office import HELD_OUT
 from turnwise_worlds.bfcl import generated_tasks
-from turnwise_worlds.bfcl.generated_tasks import Names
 from turnwise_worlds.household import HouseholdEnv
 from turnwise_worlds.household.rooms import NOTHING, bits
 
@@ -108,18 +107,18 @@ def drawn(draw: Callable[[], str], count: int, taken: Collection[str]) -> tuple[
     return tuple(found)
 
 
-def simulated_names(rng: Random) -> Names:
+def simulated_names(rng: Random) -> dict[str, tuple[str, ...]]:
     """Returns names for the simulated APIs, without held-out names."""
-    held = generated_tasks.HELD_OUT
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    return Names(
-        folders=drawn(lambda: word(rng), 4, held.folders),
-        files=drawn(lambda: f"{word(rng)}.txt", 4, held.files),
-        words=drawn(lambda: word(rng), 4, held.words),
-        titles=drawn(lambda: word(rng), 4, held.titles),
-        stocks=drawn(lambda: 3 * rng.choice(letters), 4, held.stocks),
-        people=drawn(lambda: word(rng).capitalize(), 4, held.people),
-    )
+    kinds: dict[str, Callable[[], str]] = {
+        "folders": lambda: word(rng),
+        "files": lambda: f"{word(rng)}.txt",
+        "words": lambda: word(rng),
+        "titles": lambda: word(rng),
+        "stocks": lambda: 3 * rng.choice(letters),
+        "people": lambda: word(rng).capitalize(),
+    }
+    return {kind: drawn(draw, 4, generated_tasks.HELD_OUT[kind]) for kind, draw in kinds.items()}
 
 
 def office_names(rng: Random) -> dict[str, tuple[str, ...]]:

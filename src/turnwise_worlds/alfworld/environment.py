@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import PositiveFloat, PositiveInt
 
-from turnwise.env import Quality, Step, check_open
+from turnwise.env import Quality, Step
 from turnwise.errors import InputError
 from turnwise.types import Task
 from turnwise_worlds.alfworld.workers import Pool, Worker
@@ -43,17 +43,16 @@ class AlfworldSession(GameSession):
     def intro(self) -> str:
         return self._intro
 
-    def play(self, command: str) -> Step:
-        check_open(self.task, self.done, len(self.actions))
-        reply = self._worker.call(op="step", at=self._at, action=command)
-        self.actions += (command,)
-        command = command.strip()
+    def answer(self, action: str) -> Step:
+        reply = self._worker.call(op="step", at=self._at, action=action)
+        self.actions += (action,)
+        command = action.strip()
         admissible = command in self._admissible
-        self._admissible, self.won = reply["admissible"], reply["won"]
+        self._admissible = reply["admissible"]
         if admissible and command.startswith(("go to ", "open ")) and "you see" in reply["observation"]:
             self.seen |= {" ".join(command.split()[-2:])}
-        self.done = self.won or len(self.actions) >= self.horizon
-        return Step(reply["observation"], float(self.won), self.done, self.won, {"admissible": admissible})
+        won = reply["won"]
+        return Step(reply["observation"], float(won), won, won, {"admissible": admissible})
 
     def fork(self) -> AlfworldSession:
         twin = copy.copy(self)

@@ -14,8 +14,8 @@ from typing import Any, Literal
 from pydantic import PositiveInt
 
 from turnwise.data.match_calls import equivalent
-from turnwise.data.tool_schema import json_schema
-from turnwise.data.toolcalls import Format, ToolCallError, bfcl_python, checked_call
+from turnwise.data.tool_schema import json_schema, tool_of
+from turnwise.data.toolcalls import ToolCallError, bfcl_python, checked_call
 from turnwise.env import first_tasks
 from turnwise.errors import InputError
 from turnwise.files import parse_json, whole_characters
@@ -150,12 +150,8 @@ def _tool(about: Mapping[str, Any]) -> dict[str, Any]:
     for schema in properties.values():
         if schema.get("type") not in ("string", "integer", "number", "boolean", "array", "object"):
             schema.pop("type", None)
-    function = {
-        "name": about["name"],
-        "description": about.get("description", ""),
-        "parameters": {"type": "object", "properties": properties, "required": list(properties)},
-    }
-    return {"type": "function", "function": function}
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    return tool_of(about["name"], about.get("description", ""), schema)
 
 
 @dataclass(eq=False)
@@ -173,6 +169,3 @@ class ApiBankEnv(DialogueEnv):
         levels = tuple(self.levels)
         self.source = OfficeTasks(levels=levels) if self.data is None else PublicTasks(self.data, levels)
         super().__post_init__()
-
-    def usual(self) -> tuple[int, Format]:
-        return 14, "bfcl_python"

@@ -10,13 +10,16 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
-from turnwise.data.tool_schema import check_call
+from turnwise.data.tool_schema import misfits, tool_of
+from turnwise.files import read_yaml
 from turnwise.types import Task, ToolCall
 from turnwise_worlds.tool_dialogues import (
     DialogueProblem,
     GeneratedTasks,
+    Names,
     UserTurn,
     World,
     turn_of,
@@ -42,7 +45,7 @@ class Api:
     def tool(self) -> dict[str, Any]:
         properties = {name: {"type": "string"} for name in self.parameters}
         schema = {"type": "object", "properties": properties, "required": list(properties)}
-        return {"type": "function", "function": {"name": self.name, "description": self.about, "parameters": schema}}
+        return tool_of(self.name, self.about, schema)
 
 
 class Office(World):
@@ -56,8 +59,7 @@ class Office(World):
             api = APIS.get(call.name)
             if api is None:
                 raise Refused(f"no API {call.name}")
-            made = {"name": call.name, "arguments": call.arguments}
-            if check_call(made, [api.tool()]) or not set(call.arguments) <= set(api.parameters):
+            if misfits(call, [api.tool()]) or not set(call.arguments) <= set(api.parameters):
                 raise Refused(f"{call.name} needs {', '.join(api.parameters)}")
             return json.dumps(api.run(self.tables, **call.arguments), ensure_ascii=False)
         except Refused as error:
@@ -166,34 +168,7 @@ APIS: Mapping[str, Api] = {api.name: api for api in _ALL}
 OTHERS = 2  # number of APIs that a task of level 1 shows in addition to those it needs
 WEATHER = ("rain", "sun", "wind")
 
-Names = Mapping[str, Sequence[str]]
-TRAINING: Names = {
-    "person": ("ann", "bob", "cid", "dan", "eve"),
-    "time": ("7:00", "8:00", "9:30", "11:00", "14:00", "18:30"),
-    "content": ("hello", "thanks", "call me", "buy milk", "come home", "be on time"),
-    "room": ("r1", "r2", "r3", "r4"),
-    "topic": ("sales", "plan", "team", "budget"),
-    "stock": ("aaa", "bbb", "ccc", "ddd"),
-    "word": ("house", "tree", "water", "book"),
-    "city": ("rome", "paris", "oslo", "bern"),
-    "symptom": ("cough", "fever", "pain"),
-    "doctor": ("dr lee", "dr kim", "dr ray"),
-    "date": ("may 02", "may 03", "may 04", "may 05"),
-}
-HELD_OUT: Names = {
-    "person": ("fay", "gus", "hal"),
-    "time": ("6:15", "12:45", "20:00"),
-    "content": ("good night", "stay there", "bring tea"),
-    "room": ("r7", "r8", "r9"),
-    "topic": ("design", "audit", "trip"),
-    "stock": ("xxx", "yyy", "zzz"),
-    "word": ("bread", "stone", "light"),
-    "city": ("kiev", "lima", "cairo"),
-    "symptom": ("cold", "burn", "rash"),
-    "doctor": ("dr fox", "dr may", "dr orr"),
-    "date": ("june 11", "june 12", "june 13"),
-}
-
+TRAINING, HELD_OUT = read_yaml(Path(__file__).with_name("names.yaml")).values()
 
 Kind = Callable[[random.Random, Names, dict[str, Any]], UserTurn]
 """A function that draws a request of a user and fills the tables of the office, its last argument."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from turnwise.data.tool_schema import json_schema
+from turnwise.data.tool_schema import json_schema, tool_of
 from turnwise.errors import InputError
 from turnwise.types import ToolCall
 from turnwise_worlds.tool_dialogues import World
@@ -55,11 +55,8 @@ def api_class(name: str) -> Any:
 
 @lru_cache(maxsize=len(_MODULES))
 def tools_of_class(name: str) -> Tools:
-    functions = [
-        {"name": about["name"], "description": about["description"], "parameters": json_schema(about["parameters"])}
-        for about in read_lines(root() / "data" / "multi_turn_func_doc" / f"{_MODULES[name]}.json")
-    ]
-    return tuple({"type": "function", "function": function} for function in functions)
+    functions = read_lines(root() / "data" / "multi_turn_func_doc" / f"{_MODULES[name]}.json")
+    return tuple(tool_of(one["name"], one["description"], json_schema(one["parameters"])) for one in functions)
 
 
 @lru_cache(maxsize=1)

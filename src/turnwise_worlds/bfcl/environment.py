@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Literal
 
+from pydantic import PositiveInt
+
 from turnwise.data.tool_schema import name_of
 from turnwise.data.toolcalls import Format
 from turnwise.env import first_tasks
@@ -113,6 +115,8 @@ class BfclEnv(DialogueEnv):
 
     name = "bfcl"
 
+    horizon: PositiveInt | None = None  # type: ignore[assignment] # never None after construction, nor is the format
+    format: Format | None = None  # type: ignore[assignment]
     level: Literal["tiny", "public", "whole"] = "tiny"
     subsets: Sequence[str] = SUBSETS
 
@@ -120,11 +124,10 @@ class BfclEnv(DialogueEnv):
         if not self.subsets or len(set(self.subsets) & set(SUBSETS)) < len(self.subsets):
             raise ValueError(f"subsets: name some of {', '.join(SUBSETS)}, each once, got {list(self.subsets)}")
         self.brief = self.level == "tiny"
+        usual: tuple[int, Format] = (16, "bfcl_python") if self.brief else (60, "hermes")
+        self.horizon, self.format = self.horizon or usual[0], self.format or usual[1]
         self.source = TinyTasks() if self.brief else PublicTasks(tuple(self.subsets), self.level == "whole")
         super().__post_init__()
-
-    def usual(self) -> tuple[int, Format]:
-        return (16, "bfcl_python") if self.brief else (60, "hermes")
 
     def ready(self) -> None:
         root()

@@ -5,54 +5,27 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from turnwise.data.tool_schema import function_of
 from turnwise.data.toolcalls import bfcl_python
+from turnwise.files import read_yaml
 from turnwise.types import Task
 from turnwise_worlds.bfcl.apis import Apis, tools_of_class
 from turnwise_worlds.tool_dialogues import (
     DialogueProblem,
     GeneratedTasks,
+    Names,
     UserTurn,
     split_of,
     turns_data,
     turns_from,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """The names of things in generated tasks. No name is both a training name and a held-out name."""
-
-    folders: tuple[str, ...]
-    files: tuple[str, ...]
-    words: tuple[str, ...]
-    titles: tuple[str, ...]
-    stocks: tuple[str, ...]
-    people: tuple[str, ...]
-
-
-TRAINING = Names(
-    ("docs", "work", "old", "lab", "home", "pics"),
-    ("a.txt", "b.txt", "notes.txt", "plan.txt", "list.txt", "data.txt"),
-    ("hello", "thanks", "yes", "no", "red", "blue", "green", "late"),
-    ("printer", "screen", "desk", "phone", "door", "lamp"),
-    ("AAA", "BBB", "CCC", "DDD", "EEE"),
-    ("Ann", "Bob", "Cid", "Dan", "Eve"),
-)
-"""The names in tasks of the splits train and seen."""
-HELD_OUT = Names(
-    ("box", "mail", "play"),
-    ("c.txt", "log.txt", "text.txt"),
-    ("good", "bad", "white", "black"),
-    ("chair", "mouse", "clock"),
-    ("FFF", "GGG", "HHH"),
-    ("Fay", "Gus", "Hal"),
-)
-"""The names in tasks of the split unseen."""
+TRAINING, HELD_OUT = read_yaml(Path(__file__).with_name("names.yaml")).values()
 
 Drawn = tuple[dict[str, Any], dict[str, Any]]
 """The initial state of one API, and the values that fill the texts of a request and its calls."""
@@ -70,14 +43,14 @@ def _also(state: State, **draws: Callable[[random.Random, Names, Mapping[str, An
 
 
 def _files(rng: random.Random, names: Names) -> Drawn:
-    here, there = rng.sample(names.folders, 2)
-    file, other = rng.sample(names.files, 2)
+    here, there = rng.sample(names["folders"], 2)
+    file, other = rng.sample(names["files"], 2)
 
     def folder(*files: str) -> dict[str, Any]:
-        contents = {f: {"type": "file", "content": rng.choice(names.words)} for f in files}
+        contents = {f: {"type": "file", "content": rng.choice(names["words"])} for f in files}
         return {"type": "directory", "contents": contents}
 
-    contents = {here: folder(file, other), there: folder(*rng.sample(names.files, rng.randint(0, 1)))}
+    contents = {here: folder(file, other), there: folder(*rng.sample(names["files"], rng.randint(0, 1)))}
     if rng.random() < 0.5:
         contents = dict(reversed(contents.items()))
     contents[there]["contents"].pop(file, None)
@@ -86,10 +59,10 @@ def _files(rng: random.Random, names: Names) -> Drawn:
 
 
 def _tickets(rng: random.Random, names: Names) -> Drawn:
-    owner = names.people[0]
+    owner = names["people"][0]
     queue: list[dict[str, Any]] = []
     for number in sorted(rng.sample(range(1, 10), 2)):
-        about = {"title": rng.choice(names.titles), "status": "Open", "priority": rng.randint(1, 4)}
+        about = {"title": rng.choice(names["titles"]), "status": "Open", "priority": rng.randint(1, 4)}
         queue.append({"id": number, **about, "created_by": owner})
     ticket = rng.choice(queue)
     config = {"ticket_queue": queue, "ticket_counter": 10, "current_user": owner}
@@ -113,7 +86,7 @@ def _lights(rng: random.Random, names: Names) -> Drawn:
 
 
 def _market(rng: random.Random, names: Names) -> Drawn:
-    symbols = rng.sample(names.stocks, 3)
+    symbols = rng.sample(names["stocks"], 3)
     config = {
         "stocks": {symbol: {"price": rng.randint(2, 30)} for symbol in symbols},
         "watch_list": symbols[:2],
@@ -126,7 +99,7 @@ def _market(rng: random.Random, names: Names) -> Drawn:
 
 
 def _users(rng: random.Random, names: Names) -> Drawn:
-    people, numbers = rng.sample(names.people, 3), rng.sample(range(1, 10), 3)
+    people, numbers = rng.sample(names["people"], 3), rng.sample(range(1, 10), 3)
     users = {person: f"U{number}" for person, number in zip(people, numbers, strict=True)}
     config = {"user_map": users, "user_count": 3, "inbox": [], "message_count": 0, "current_user": users[people[0]]}
     return config, {"person": people[1], "user": users[people[1]]}
@@ -143,11 +116,11 @@ def _sum(rng: random.Random, names: Names) -> Drawn:
 
 
 def _word(rng: random.Random, names: Names, values: Mapping[str, Any]) -> str:
-    return rng.choice(names.words)
+    return rng.choice(names["words"])
 
 
 _resolve, _send = _also(_tickets, word=_word), _also(_users, word=_word)
-_create = _also(_tickets, title=lambda r, names, v: r.choice(names.titles), priority=lambda r, n, v: r.randint(2, 5))
+_create = _also(_tickets, title=lambda r, names, v: r.choice(names["titles"]), priority=lambda r, n, v: r.randint(2, 5))
 _fill_up = _also(_car, wanted=lambda r, n, v: r.randint(21, 40), missing=lambda r, n, v: v["wanted"] - v["fuel"])
 _buy = _also(
     _market,
@@ -207,7 +180,7 @@ UNSEEN_PAIRS = (
 
 
 PAIRED = 0.4  # fraction of the training tasks that have two requests
-_HELD_OUT = tuple(name for names in asdict(HELD_OUT).values() for name in names)
+_HELD_OUT = tuple(name for names in HELD_OUT.values() for name in names)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class HouseholdExpert(Expert[HouseholdSession]):
         now = distance(world, state, aim)
         best = None
         for command in options(session):
-            after = state.copy()
+            after = state.fork()
             after.apply(world, command)
             if distance(world, after, aim) < now:
                 best = command
@@ -156,7 +156,7 @@ def makes_progress(session: HouseholdSession, action: str) -> bool:
         if command[0] not in (Op.MOVE, Op.USE):
             return False
         aim = full_aim(world)
-    after = state.copy()
+    after = state.fork()
     after.apply(world, command)
     return distance(world, after, aim) < distance(world, state, aim)
 
@@ -210,36 +210,28 @@ def _world(task: Task) -> World:  # a function with a name, because processes se
     return World(task.data)
 
 
+@dataclass(eq=False)
 class HouseholdEnv(GameEnv[HouseholdSession]):
     """Household tasks of six kinds, played in text (conf/env/household.yaml explains the arguments)."""
 
     name = "household"
     expert = HouseholdExpert
 
-    def __init__(
-        self,
-        horizon: int = 30,
-        mistakes: Mistakes | None = None,
-        worlds: int = 256,
-        verifier: Verifier = "oracle",
-        prompt: Prompt | None = None,
-    ) -> None:
-        self.horizon, self.mistakes = check_horizon(horizon), mistakes or Mistakes()
-        self.verifier, self.prompt = verifier, prompt
-        self._worlds = LastTasks(_world, worlds)
+    horizon: int = 30
+    mistakes: Mistakes = Mistakes()
+    worlds: int = 256
+    verifier: Verifier = "oracle"
+    prompt: Prompt | None = None
+
+    def __post_init__(self) -> None:
+        check_horizon(self.horizon)
+        self._worlds = LastTasks(_world, self.worlds)
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
         return [make_task(split, seed, index) for index in range(count)]
 
     def begin(self, task: Task) -> HouseholdSession:
         return HouseholdSession(task, self._worlds(task), self.horizon)
-
-    def replay(self, task: Task, actions: Sequence[str]) -> HouseholdSession:
-        session = self.reset(task)
-        for action in actions:
-            if not session.done:
-                session.step(action)
-        return session
 
     def allows(self, session: HouseholdSession, command: str, expert: str) -> bool:
         if self.verifier == "oracle":

@@ -7,11 +7,12 @@ import random
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from turnwise.types import Task
+from turnwise_worlds.scripted_experts import first_drawn
 
 
 def _table(section: int) -> dict[str, tuple[str, ...]]:
@@ -125,15 +126,12 @@ def weight(receptacle: str) -> float:
 
 
 def make_task(split: str, seed: int, index: int) -> Task:
-    attempt = 0
-    while True:
-        rng = random.Random(f"household {split} {seed} {index} {attempt}")
-        data = _draw(split, rng)
-        if data is not None and (split == "unseen" or (fingerprint(data) % 8 == 0) == (split == "seen")):
-            return Task(
-                env="household", id=f"{split}/{seed}/{index:06d}", split=split, data=data, subset=data["goal"]["type"]
-            )
-        attempt += 1
+    data = first_drawn(
+        f"household {split} {seed} {index} ",
+        partial(_draw, split),
+        lambda data: split == "unseen" or (fingerprint(data) % 8 == 0) == (split == "seen"),
+    )
+    return Task("household", f"{split}/{seed}/{index:06d}", split, data, data["goal"]["type"])
 
 
 def fingerprint(data: Mapping[str, Any]) -> int:
@@ -233,9 +231,8 @@ def enumerate_names(names: Sequence[str]) -> str:
     """Returns the names as an enumeration, such as ``a mug 2, a mug 1, and a pan 1``, with "a" even before vowels."""
     if not names:
         return "nothing"
-    if len(names) == 1:
-        return f"a {names[0]}"
-    return f"{', '.join(f'a {name}' for name in names[:-1])}, and a {names[-1]}"
+    *others, last = (f"a {name}" for name in names)
+    return f"{', '.join(others)}, and {last}" if others else last
 
 
 def _mask(kinds: Sequence[str], wanted: Set[str]) -> int:

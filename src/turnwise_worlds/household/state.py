@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from typing import NamedTuple
 
-from turnwise.env import Step, check_open
+from turnwise.env import Step
 from turnwise.types import Task
 from turnwise_worlds.household.rooms import GOALS, HELP_TEXT, MIDDLE, NOTHING, Command, Op, World, bits
 from turnwise_worlds.text_games import GameSession
@@ -49,7 +48,7 @@ class State:
         self.clean = self.hot = self.cool = self.sliced = self.lit = 0
         self.contents = contents  # receptacle -> mask of the objects in it
 
-    def copy(self) -> State:
+    def fork(self) -> State:
         twin = State.__new__(State)
         twin.__dict__.update(self.__dict__)
         twin.contents = self.contents[:]
@@ -130,8 +129,7 @@ class State:
                 and bool(world.targets >> self.held & 1)
                 and bool(self.contents[self.at] & world.toggles & self.lit)
             )
-        ready = world.targets & self.treated(world)
-        return any((self.contents[r] & ready).bit_count() >= world.wanted for r in bits(world.destinations))
+        return _placed(world, full_aim(world), self.contents, self.treated(world))
 
     def describe(self, world: World, command: Command) -> str:
         op, o, r = command
@@ -287,30 +285,19 @@ class HouseholdSession(GameSession):
     def __init__(self, task: Task, world: World, horizon: int) -> None:
         self.task, self.world, self.horizon = task, world, horizon
         self.state = State(world.start[:])
-        self.turns = 0
-        self.won = self.state.won(world)
-        self.done = self.won
+        self.won = self.done = self.state.won(world)
 
     def intro(self) -> str:
         return self.world.opening
 
-    def play(self, command: str) -> Step:
-        check_open(self.task, self.done, self.turns)
-        self.turns += 1
+    def answer(self, action: str) -> Step:
         world, state = self.world, self.state
-        meant, observation = world.commands.get(command.strip()), NOTHING
-        admissible = meant is not None and state.admits(world, meant)
-        if meant is not None and admissible:
-            state.apply(world, meant)
-            observation = state.describe(world, meant)
-            self.won = state.won(world)
-        self.done = self.won or self.turns >= self.horizon
-        return Step(observation, float(self.won), self.done, self.won, {"admissible": admissible})
-
-    def fork(self) -> HouseholdSession:
-        twin = copy.copy(self)
-        twin.state = self.state.copy()
-        return twin
+        command = world.commands.get(action.strip())
+        if command is None or not state.admits(world, command):
+            return Step(NOTHING, info={"admissible": False})
+        state.apply(world, command)
+        won = state.won(world)
+        return Step(state.describe(world, command), float(won), won, won, {"admissible": True})
 
     def admissible(self) -> list[str]:
         """Returns all commands that are possible now, in alphabetical order as in TextWorld."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ from dataclasses import dataclass
 from pydantic import PositiveInt
 
 from turnwise.data.tool_schema import make_tool, name_of
-from turnwise.env import Level, Step, check_split, first_tasks
+from turnwise.env import Level, Step, first_tasks
 from turnwise.types import Task
+from turnwise_worlds.data_files import read_splits
 from turnwise_worlds.math.equality import Equality
 from turnwise_worlds.math.problems import MathProblem, make_problems, read_problems
 from turnwise_worlds.sandbox.sandbox import Bubblewrap, CallResult, NoSandboxError
@@ -146,7 +146,7 @@ class MathEnv(ToolEnv[MathSession]):
     """Generated problems, or files of public data sets. ``conf/env/math.yaml`` explains the arguments."""
 
     name = "math"
-    expert = MathExpert
+    session, expert = MathSession, MathExpert
 
     def __init__(
         self,
@@ -160,13 +160,11 @@ class MathEnv(ToolEnv[MathSession]):
         interpreter: Interpreter | None = None,
         equality: Equality | None = None,
     ) -> None:
-        for split in files or ():
-            check_split(split, f"files.{split}")
         super().__init__(level, horizon, calls, (PYTHON, ANSWER) if python else (ANSWER,))
         self.python, self.shown, self.mistakes = python, shown, mistakes or Mistakes()
         self.waits = python  # for snippets in the sandbox
-        self._read = {split: read_problems(path, f"files.{split}") for split, path in (files or {}).items()}
-        self.source = hashlib.sha256(repr(sorted((files or {}).items())).encode()).hexdigest()[:12] if files else level
+        self._read, digest = read_splits(files, read_problems)
+        self.source = digest if files else level  # tells the demonstrations of other files apart
         self.interpreter, self.equality = interpreter or Interpreter(), equality or Equality()
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
@@ -180,9 +178,6 @@ class MathEnv(ToolEnv[MathSession]):
     def ready(self) -> None:
         if self.python:
             self.interpreter.open()
-
-    def begin(self, task: Task) -> MathSession:
-        return MathSession(task, self)
 
     def unknown(self, session: MathSession) -> str:
         return "its file contains no solution steps" if session.problem.code is None else ""

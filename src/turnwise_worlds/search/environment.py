@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,9 +13,10 @@ from annotated_types import Ge, Interval
 from pydantic import NonNegativeInt, PositiveInt
 
 from turnwise.data.tool_schema import make_tool
-from turnwise.env import Level, Step, Verifier, check_split, first_tasks
+from turnwise.env import Level, Step, Verifier, first_tasks
 from turnwise.errors import InputError
 from turnwise.types import Task
+from turnwise_worlds.data_files import read_splits
 from turnwise_worlds.scripted_experts import Chances, Expert
 from turnwise_worlds.search.encyclopaedia import Encyclopaedia, Pages, Question
 from turnwise_worlds.search.retrieval import (
@@ -79,11 +79,10 @@ Q = TypeVar("Q", bound=QuestionSession)
 
 class QuestionEnv(ToolEnv[Q]):
     """Questions and pages of the generated encyclopaedia, or of the user's files, where a split without a file has no
-    tasks. ``conf/env/search.yaml`` explains the arguments. A subclass has the tools, the class of its sessions, and:
+    tasks. ``conf/env/search.yaml`` explains the arguments. A subclass has the tools, and:
     """
 
     tools: Sequence[Mapping[str, Any]]
-    session: type[Q]
     opens = False  # whether the policy can open pages: the pages themselves are needed then, not only a retriever
     evidence = "pages"  # what error messages call the evidence that the scripted experts need
     usual: tuple[int, Mapping[Level, int], int | None]  # defaults of horizon, results at each level, and window
@@ -107,18 +106,16 @@ class QuestionEnv(ToolEnv[Q]):
         verifier: Verifier | None = None,
         hops: Sequence[int] | None = None,
     ) -> None:
-        for split in files or ():
-            check_split(split, f"files.{split}")
         turns, most, sentences = self.usual
         super().__init__(level, horizon or turns, calls, self.tools)
         self.results, self.window = results or most[level], window or sentences
         self.floor, self.score, self.mistakes = floor, score, mistakes or self.errs()
         self.verifier = verifier or "oracle"
         self.retriever, self.corpus, self.waits = retriever, corpus, retriever is not None  # a server is waited for
-        read = {split: read_questions(path, f"files.{split}") for split, path in (files or {}).items()}
+        read, digest = read_splits(files, read_questions)
         self._read = {split: questions for split, (questions, _) in read.items()}
         pages = [page for _, own in read.values() for page in own]
-        self.source = f"files {hashlib.sha256(repr(sorted((files or {}).items())).encode()).hexdigest()[:12]}"
+        self.source = f"files {digest}"
         if not files:
             made = Encyclopaedia(level, edition, countries, hops)
             pages, self._made = list(made.pages), cache(made.questions)
@@ -155,9 +152,6 @@ class QuestionEnv(ToolEnv[Q]):
 
     def unknown(self, session: Q) -> str:
         return "" if session.question.evidence else f"the question file names no supporting {self.evidence}"
-
-    def begin(self, task: Task) -> Q:
-        return self.session(task, self)
 
     def accepts(self, session: Q, action: str, expert: str) -> bool:
         """``oracle`` accepts a right answer if the policy has seen all evidence or the expert answers too, and other

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, get_args
 
 from pydantic import BaseModel
 
-from turnwise.data.tool_schema import check_call
+from turnwise.data.tool_schema import make_tool, misfits, tool_of
 from turnwise.env import EnvironmentFault
 from turnwise.errors import InputError
+from turnwise.files import read_yaml
 from turnwise.types import ToolCall
 from turnwise_worlds.tool_environment import Tools
 
@@ -30,27 +31,8 @@ INSTALL = "install the required versions with `make tau2`"
 Domain = Literal["airline", "retail", "telecom"]
 DOMAINS: tuple[Domain, ...] = get_args(Domain)
 SOLO = ("telecom",)  # domains with a ticket and without a user; the agent itself operates the customer's phone
-FREE: Mapping[str, tuple[str, ...]] = {  # tasks that the benchmark counts as solved if the agent does and says nothing
-    "airline": tuple(map(str, (0, 1, 4, 5, 6, 10, 13, 26, 28, 31, 34, 36, 41, 43, 45, 46, 47, 48, 49))),
-    "retail": tuple(map(str, (10, 12, 25, 50, 57, 65, 105))),
-    "telecom": (),
-}
-
-_LISTS = {  # domain -> (module, function) for each list of the domain's tools
-    "airline": (("airline.tools", "all_airline_tools"),),
-    "retail": (("retail.tools", "all_retail_tools"),),
-    "telecom": (("telecom.tools", "all_telecom_agent_tools"), ("telecom.user_tools", "all_telecom_user_tools")),
-}
-_OPENERS = {  # domain -> (module, function) that puts the domain's databases into the current store
-    "airline": ("airline.AirlineAgentTools", "get_airline_tools"),
-    "retail": ("retail.tools", "get_retail_tools"),
-    "telecom": ("telecom.environment", "get_environment"),
-}
-_POLICIES = {
-    "airline": ("policy.txt",),
-    "retail": ("policy.txt",),
-    "telecom": ("main_policy_solo.txt", "tech_support_manual.txt"),
-}
+_ABOUT: Mapping[str, Mapping[str, Any]] = read_yaml(Path(__file__).with_name("domains.yaml"))
+FREE = {domain: tuple(map(str, about["free"])) for domain, about in _ABOUT.items()}
 
 _IMPORTING = threading.Lock()  # modules of inspect-ai import each other, so two threads must not import them at once
 
@@ -90,19 +72,12 @@ def of_package(module: str, name: str) -> Any:
 @lru_cache(maxsize=len(DOMAINS))
 def toolbox(domain: str) -> Toolbox:
     """Returns the tools of a domain. For telecom, these include the tools of the customer's phone."""
-    makers = [maker for place in _LISTS[domain] for maker in of_package(*place)]
+    makers = [maker for place in _ABOUT[domain]["tools"] for maker in of_package(*place)]
     from inspect_ai.tool import ToolDef
 
     functions = {(definition := ToolDef(made)).name: (made, definition) for made in (maker() for maker in makers)}
     tools = tuple(
-        {
-            "type": "function",
-            "function": {
-                "name": name,
-                "description": definition.description,
-                "parameters": definition.parameters.model_dump(exclude_none=True),
-            },
-        }
+        tool_of(name, definition.description, definition.parameters.model_dump(exclude_none=True))
         for name, (_, definition) in functions.items()
     )
     return Toolbox(tools, {name: made for name, (made, _) in functions.items()})
@@ -110,14 +85,14 @@ def toolbox(domain: str) -> Toolbox:
 
 def opener(domain: str) -> Callable[[], Any]:
     """A function that loads a domain's databases into the current store and returns the object that runs its tools."""
-    open_database: Callable[[], Any] = of_package(*_OPENERS[domain])
+    open_database: Callable[[], Any] = of_package(*_ABOUT[domain]["opener"])
     return open_database
 
 
 @lru_cache(maxsize=len(DOMAINS))
 def policy(domain: str) -> str:
     """Returns the company's rules; for telecom those of solo mode and the technical support manual."""
-    return "\n\n".join(_text(domain, name).strip() for name in _POLICIES[domain])
+    return "\n\n".join(_text(domain, name).strip() for name in _ABOUT[domain]["policy"])
 
 
 @lru_cache(maxsize=len(DOMAINS))
@@ -242,7 +217,7 @@ class World:
 
     def call(self, call: ToolCall) -> str:
         box = toolbox(self.domain)
-        if problems := check_call({"name": call.name, "arguments": call.arguments}, box.tools):
+        if problems := misfits(call, box.tools):
             return _error("; ".join(problems))
         from inspect_ai.model._call_tools import tool_params
 
@@ -358,14 +333,8 @@ def prepare(world: World, actions: Sequence[Mapping[str, Any]]) -> None:
 
 
 TRANSFER = "transfer_to_human_agents"
-DONE: Mapping[str, Any] = {  # a tool of solo mode, in which only the agent can end the episode
-    "type": "function",
-    "function": {
-        "name": "done",
-        "description": "End the work on the ticket. Call this alone, once the ticket is solved.",
-        "parameters": {"type": "object", "properties": {}, "required": [], "additionalProperties": False},
-    },
-}
+# a tool of solo mode, in which only the agent can end the episode
+DONE = make_tool("done", "End the work on the ticket. Call this alone, once the ticket is solved.")
 
 
 @dataclass(frozen=True, slots=True)

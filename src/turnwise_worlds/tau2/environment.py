@@ -12,7 +12,7 @@ from annotated_types import Len
 from pydantic import PositiveInt
 
 from turnwise.data.match_calls import same_value
-from turnwise.data.tool_schema import check_call
+from turnwise.data.tool_schema import misfits
 from turnwise.data.toolcalls import Format, ToolCallError
 from turnwise.env import Quality, first_tasks
 from turnwise.types import Task, ToolCall, Trajectory
@@ -220,25 +220,6 @@ Due = list[tuple[Gold, bool]]
 """One pair for each listed call that still has to be made: the call, and whether it changes the state."""
 
 
-def accepts(session: Tau2Session, action: str, expert: str) -> bool:
-    if session.done:
-        return False
-    try:
-        reply = session.read(action)
-    except ToolCallError:
-        return False
-    if session.due is None:
-        session.due = tuple(still_due(session))
-    if not session.due:
-        return False
-    due = session.due[0]
-    if not reply.calls:
-        return _message(session, reply.content, expert, due)
-    if session.talk is None and reply.calls[0].name == "done":
-        return not session.reference.fault(session.world, session.made, ())
-    return _calls(session, reply.calls, due)
-
-
 def still_due(session: Tau2Session) -> Iterator[Due]:
     """Yields the listed calls that are still due, without those that were made and reads whose answers were seen. If
     they do not pass the checks, the agent may have replaced one, so one more is left out. Yields nothing if none
@@ -270,7 +251,7 @@ def _calls(session: Tau2Session, calls: Sequence[ToolCall], due: Due) -> bool:
     # whether the agent makes the changes in the benchmark's order; if so, the remaining calls pass the checks
     in_order = True
     for place, call in enumerate(calls):
-        if check_call({"name": call.name, "arguments": call.arguments}, tools):
+        if misfits(call, tools):
             return False
         left = _without(rest, call)
         before, untouched = world.state(), world.fork()
@@ -432,7 +413,22 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         return played_trajectory(session, replies, self.format, quality, seed)
 
     def accepts(self, session: Tau2Session, action: str, expert: str) -> bool:
-        return accepts(session, action, expert)
+        if session.done:
+            return False
+        try:
+            reply = session.read(action)
+        except ToolCallError:
+            return False
+        if session.due is None:
+            session.due = tuple(still_due(session))
+        if not session.due:
+            return False
+        due = session.due[0]
+        if not reply.calls:
+            return _message(session, reply.content, expert, due)
+        if session.talk is None and reply.calls[0].name == "done":
+            return not session.reference.fault(session.world, session.made, ())
+        return _calls(session, reply.calls, due)
 
 
 def _reference(task: Task) -> Reference:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 from turnwise.data.toolcalls import PARSERS, Format, Reply, ToolCallError
 from turnwise.endpoints import Fault
-from turnwise.env import EnvironmentFault, Session, Step, check_open
+from turnwise.env import CountedSession, EnvironmentFault, Step
 from turnwise.judges.endpoint import CachedModel, key_of
 from turnwise.types import Message, Task, ToolCall
 from turnwise_worlds.tau2.domains import (
@@ -312,15 +311,10 @@ SOLO_ROLE = (
 )
 
 
-class Tau2Session(Session):
+class Tau2Session(CountedSession):
     """A reply makes tool calls or is a message to the user. The episode ends when the user ends the conversation or, in
     solo mode, when the agent calls ``done``; at the horizon it is lost. The reward, 0 or 1, comes at the end.
     """
-
-    __slots__ = (
-        "done", "due", "fault", "form", "horizon", "made", "reference", "rules", "said", "shown", "talk", "task", "turns", "user",
-        "won", "world",
-    )  # fmt: skip
 
     def __init__(
         self, task: Task, reference: Reference, user: User, talk: Talk | None, form: Format, horizon: int, rules: bool
@@ -335,9 +329,7 @@ class Tau2Session(Session):
         self.shown: tuple[str, ...] = (talk.last if talk else reference.problem.ticket,)
         # the calls that the verifier's function ``still_due`` found for this turn; None until they are computed
         self.due: tuple[list[tuple[Gold, bool]], ...] | None = None
-        self.turns = 0
         self.fault = ""
-        self.won = self.done = False
 
     @property
     def tools(self) -> Tools:
@@ -363,8 +355,7 @@ class Tau2Session(Session):
                 raise ToolCallError("call done alone and without arguments")
         return reply
 
-    def step(self, action: str) -> Step:
-        check_open(self.task, self.done, self.turns)
+    def answer(self, action: str) -> Step:
         self.due = None
         results: list[str] = []
         observation = ""
@@ -381,9 +372,8 @@ class Tau2Session(Session):
             else:
                 observation = self._say(reply.content)
         observation = "\n".join(results) if results else observation
-        self.turns += 1
         self.shown += (observation,)
-        if self.turns >= self.horizon and not self.done:
+        if self.turns + 1 >= self.horizon and not self.done:
             self.fault, self.done = UNFINISHED, True
         info = {"domain": self.reference.problem.domain, "fault": self.fault}
         return Step(observation, float(self.won), self.done, self.won, info, answer_messages(results, self.form))
@@ -401,11 +391,6 @@ class Tau2Session(Session):
     def _end(self) -> None:
         self.fault = self.reference.fault(self.world, self.made, self.said)
         self.done, self.won = True, not self.fault
-
-    def fork(self) -> Tau2Session:
-        twin = copy.copy(self)
-        twin.world = self.world.fork()
-        return twin
 
 
 ENDING = ToolCall(str(DONE["function"]["name"]), {})

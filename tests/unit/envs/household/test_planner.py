@@ -67,7 +67,7 @@ def distances(world: World):
         state = queue.popleft()
         for command in commands:
             if state.admits(world, command):
-                after = state.copy()
+                after = state.fork()
                 after.apply(world, command)
                 parents.setdefault(physical(after), []).append(physical(state))
                 if physical(after) not in states:
