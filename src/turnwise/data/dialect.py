@@ -15,14 +15,13 @@ from typing import Any, get_args
 
 from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens
 from turnwise.data.match_calls import equivalent, identical
-from turnwise.data.tool_schema import arguments_of, function_of
+from turnwise.data.tool_schema import arguments_of, function_of, tool_of
 from turnwise.data.toolcalls import PARSERS, Format, ToolCallError, chat_calls, parsed, write_calls
 from turnwise.data.turns_in_context import steps_of
 from turnwise.types import Message, ToolCall, Trajectory
 
 _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
-_PROBE = {"name": "turnwise_probe", "description": "A probe.", "parameters": _SCHEMA}
-_TOOLS: Sequence[Mapping[str, Any]] = ({"type": "function", "function": _PROBE},)
+_TOOLS = (tool_of("turnwise_probe", "A probe.", _SCHEMA),)
 _CALL = ToolCall("turnwise_probe", {"city": "probed-city", "days": 3})
 _USER: Message = {"role": "user", "content": "u"}
 _CALLING: Message = {"role": "assistant", "content": "", "tool_calls": [{"id": "probecal0", **chat_calls([_CALL])[0]}]}

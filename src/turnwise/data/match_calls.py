@@ -20,20 +20,22 @@ def equivalent(made: Sequence[ToolCall], expected: Sequence[ToolCall], tools: Se
     at both ends of a text is ignored. With ``tools``, each made call must also fit the schema of its tool, and an
     optional argument that is left out has its default value.
     """
-    if len(made) != len(expected):
+    if len(made) != len(expected) or (tools and any(misfits(call, tools) for call in made)):
         return False
-    if not made:
-        return True
-    if tools and any(misfits(call, tools) for call in made):
-        return False
+    return not unmatched(expected, made, tools)
+
+
+def unmatched(
+    expected: Sequence[ToolCall], made: Sequence[ToolCall], tools: Sequence[Mapping[str, Any]] = ()
+) -> list[ToolCall]:
+    """The calls ``expected`` that are left if each call in ``made`` takes away one that it matches."""
     defaults = {str(function_of(tool).get("name")): _defaults(tool) for tool in tools}
-    rest = list(made)
-    for true in expected:  # matching is an equivalence relation, so any matching call may be chosen
-        place = next((i for i, call in enumerate(rest) if _fits(call, true, defaults.get(true.name, {}))), None)
-        if place is None:
-            return False
-        del rest[place]
-    return True
+    rest = list(expected)
+    for call in made:  # matching is an equivalence relation, so any matching call may be chosen
+        place = next((i for i, true in enumerate(rest) if _fits(call, true, defaults.get(true.name, {}))), None)
+        if place is not None:
+            del rest[place]
+    return rest
 
 
 def identical(made: Sequence[ToolCall], expected: Sequence[ToolCall]) -> bool:
