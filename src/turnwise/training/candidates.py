@@ -113,10 +113,9 @@ def _demonstrated(
 def _settings(environment: Environment) -> dict[str, Any]:
     """Returns an environment's public attributes as text, if it is the same in every run, and those of its parts."""
     settings: dict[str, Any] = {"name": environment.name, "horizon": environment.horizon}
-    if is_dataclass(environment):
+    if is_dataclass(environment):  # which may have slots
         settings |= {field.name: getattr(environment, field.name) for field in fields(environment)}
-    else:
-        settings |= vars(environment)
+    settings |= getattr(environment, "__dict__", {})  # a subclass need not be a dataclass
     shown = {
         name: repr(value)
         for name, value in settings.items()
