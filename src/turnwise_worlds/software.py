@@ -193,7 +193,7 @@ class SoftwareSession(WorkspaceSession):
         self.found = 0
 
     def act(self, call: ToolCall) -> Step:
-        observation = cut(getattr(self, f"_{call.name}")(call.arguments), self.shown)
+        observation = cut(getattr(self, f"_{call.name}")(**call.arguments), self.shown)
         shows = self._shows(call, observation)
         if shows == 1 or self.found:
             self.found = max(self.found, shows)
@@ -224,8 +224,7 @@ class SoftwareSession(WorkspaceSession):
             return 3 * (f"{number} {self.lines(path)[number - 1]}" in lines)
         return 0
 
-    def _search(self, arguments: Mapping[str, Any]) -> str:
-        text = arguments["text"]
+    def _search(self, text: str) -> str:
         matches = [
             f"{path}:{number}: {line.strip()}"
             for path in self.tree
@@ -235,12 +234,11 @@ class SoftwareSession(WorkspaceSession):
         more = [f"[{len(matches) - _LIST} more]"] if len(matches) > _LIST else []
         return "\n".join(matches[:_LIST] + more) or "nothing found"
 
-    def _open(self, arguments: Mapping[str, Any]) -> str:
-        lines = self.lines(arguments["path"])
-        return "\n".join(f"{number} {line}" for number, line in enumerate(lines, start=1) if line)
+    def _open(self, path: str) -> str:
+        return "\n".join(f"{number} {line}" for number, line in enumerate(self.lines(path), start=1) if line)
 
-    def _edit(self, arguments: Mapping[str, Any]) -> str:
-        path, number, text = arguments["path"].removeprefix("./"), int(arguments["line"]), arguments["text"]
+    def _edit(self, path: str, line: float, text: str) -> str:
+        path, number = path.removeprefix("./"), int(line)
         lines = self.lines(path)
         if path == TEST:
             raise ToolCallError("the tests are not to be changed")
@@ -256,7 +254,7 @@ class SoftwareSession(WorkspaceSession):
         self.tree = {**self.tree, path: File("".join(f"{line}\n" for line in lines).encode())}
         return f"{number} {lines[number - 1]}"
 
-    def _run(self, arguments: Mapping[str, Any]) -> str:
+    def _run(self) -> str:
         outcome, _ = self.box.run(f"python3 {TEST}", self.tree)
         if outcome.stopped:
             return STOPPED[outcome.stopped]

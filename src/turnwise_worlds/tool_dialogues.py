@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 from annotated_types import Interval
 from pydantic import PositiveInt
 
-from turnwise.data.match_calls import equivalent
+from turnwise.data.match_calls import equivalent, unmatched
 from turnwise.data.tool_schema import function_of, misfits, signature
 from turnwise.data.toolcalls import CLOSE_THINKING, OPEN_THINKING, Format
 from turnwise.env import CountedSession, Quality, Step, Verifier
@@ -351,7 +351,7 @@ def oracle_accepts(session: DialogueSession, calls: Sequence[ToolCall], tools: T
     due = still_due(session)
     if not calls:
         return not due or (bool(session.made) and serves(session, []))
-    rest = _less(due, calls)
+    rest = unmatched(due, calls)
     if len(rest) == len(due) - len(calls):
         return serves(session, [*calls, *rest])
     if len(calls) > len(due) or any(misfits(call, tools) for call in calls):
@@ -366,7 +366,7 @@ def still_due(session: DialogueSession) -> list[ToolCall]:
     """Returns the calls of the ground truth that are still missing in this user turn. If the policy has replaced one of
     them by another call, so that the rest fails, one is left out with which the others serve.
     """
-    due = _less(session.problem.turns[session.turn].calls, session.made)
+    due = unmatched(session.problem.turns[session.turn].calls, session.made)
     if not due or not session.made or serves(session, due):
         return due
     return next((rest for rest in _shorter(due) if serves(session, rest)), due)
@@ -380,15 +380,6 @@ def serves(session: DialogueSession, calls: Sequence[ToolCall]) -> bool:
 
 def _shorter(due: Sequence[ToolCall]) -> list[list[ToolCall]]:
     return [[*due[:i], *due[i + 1 :]] for i in range(len(due))]
-
-
-def _less(due: Sequence[ToolCall], made: Sequence[ToolCall]) -> list[ToolCall]:
-    rest = list(due)
-    for call in made:
-        place = next((i for i, true in enumerate(rest) if equivalent([call], [true])), None)
-        if place is not None:
-            del rest[place]
-    return rest
 
 
 @dataclass(eq=False)
