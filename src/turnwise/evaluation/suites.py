@@ -199,13 +199,12 @@ def answer_skills(
     chat: ChatTokens,
     count: int,
     seed: int,
-    max_tokens: int = 24,
     suites: Sequence[str] | None = None,
     on_done: OnDone = None,
 ) -> list[Answer]:
     """Greedy answers to ``count`` test items of each toy skill, drawn at ``seed``."""
     answers = []
-    greedy = Sampling(temperature=0, max_tokens=max_tokens)
+    greedy = Sampling(temperature=0, max_tokens=24)
     for name in SKILLS if suites is None else suites:
         questions = fresh_items(name, count, seed)
         nodes = [engine.open(chat.prompt(question.messages)) for question in questions]
