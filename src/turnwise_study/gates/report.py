@@ -6,7 +6,7 @@ first read, because a table of a paper needs only a few of them, and a bootstrap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache, lru_cache
@@ -49,13 +49,14 @@ class Settings:
 
 
 class Sections(Mapping[str, Any]):
-    """A mapping from the name of a section to its content, which is computed when it is first read and then kept."""
+    """A mapping from the name of a section to its content. That of a function is computed when it is first read, and kept."""
 
-    def __init__(self, sections: Mapping[str, Callable[[], Any]]) -> None:
-        self._sections = {name: cache(section) for name, section in sections.items()}
+    def __init__(self, sections: Mapping[str, Any]) -> None:
+        self._sections = {name: cache(section) if callable(section) else section for name, section in sections.items()}
 
     def __getitem__(self, name: str) -> Any:
-        return self._sections[name]()
+        section = self._sections[name]
+        return section() if callable(section) else section
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._sections)
@@ -84,18 +85,15 @@ def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> Se
     def replayed() -> dict[str, Any]:
         return tables.replayed_row(buffer, buffer.values(k, DISTANCE) < threshold, k, *bootstrap)
 
-    facts = {
-        "data": str(data),
-        "source": "recorded",
-        "groups": len(buffer.groups),
-        "zero_variance": int(buffer.uniform.sum()),
-        "horizon": buffer.horizon,
-        "left_out": dict(buffer.left_out),
-        "settings": asdict(settings),
-    }
     return Sections(
-        {name: lambda value=value: value for name, value in facts.items()}  # type: ignore[misc]
-        | {
+        {
+            "data": str(data),
+            "source": "recorded",
+            "groups": len(buffer.groups),
+            "zero_variance": int(buffer.uniform.sum()),
+            "horizon": buffer.horizon,
+            "left_out": dict(buffer.left_out),
+            "settings": asdict(settings),
             "regime": lambda: tables.regime_row(buffer, k, threshold, *bootstrap),
             "t1": lambda: tables.thresholds_table(buffer, k, settings.thresholds, *bootstrap),
             "t7": lambda: tables.signals_table(buffer, *bootstrap),

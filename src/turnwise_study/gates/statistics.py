@@ -82,13 +82,13 @@ def intervals(statistic: Statistic, columns: Sequence[np.ndarray], resamples: in
 
 
 def bootstrapped(
-    statistic: Statistic, columns: Sequence[np.ndarray], names: Sequence[str], resamples: int, seed: int
-) -> Row:
-    """The values of a statistic by name, None where undefined, each with its interval."""
-    row: Row = {}
-    for name, value, bounds in zip(names, statistic(*columns), intervals(statistic, columns, resamples, seed)):
-        row |= {name: defined(value), f"{name}_ci95": bounds}
-    return row
+    statistic: Statistic, columns: Sequence[np.ndarray], names: Sequence[tuple[str, str]], resamples: int, seed: int
+) -> dict[str, Row]:
+    """The values of a statistic by row and name, None where undefined, each with its interval."""
+    rows: dict[str, Row] = {}
+    for (row, name), value, bounds in zip(names, statistic(*columns), intervals(statistic, columns, resamples, seed)):
+        rows.setdefault(row, {}).update({name: defined(value), f"{name}_ci95": bounds})
+    return rows
 
 
 def percent_of(part: np.ndarray, total: np.ndarray) -> np.ndarray:
@@ -114,10 +114,7 @@ def rank_rows(
 
     keys = [*((name, of) for name in names for of in ("rho", "auroc")), *((name, beside) for name in names)]
     columns = places(variances, *signals.values())
-    values = statistic(*columns)
-    rows: dict[str, Row] = {name: {} for name in names}
-    for (name, of), value, bounds in zip(keys, values, intervals(statistic, columns, resamples, seed)):
-        rows[name] |= {of: defined(value), f"{of}_ci95": bounds}
+    rows = bootstrapped(statistic, columns, keys, resamples, seed)
     for name, column in zip(names, columns[2:]):
         p = None if rows[name]["rho"] is None else defined(spearmanr(column, columns[1]).pvalue)
         rows[name]["p"] = p

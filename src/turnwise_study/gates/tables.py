@@ -35,10 +35,9 @@ def thresholds_table(buffer: Buffer, k: int, thresholds: Sequence[float], resamp
 
     def row(cut: np.ndarray) -> Row:
         columns = [(cut & uniform) * share, cut * share]
-        means = bootstrapped(
-            lambda a, b: np.stack([a.mean(-1), b.mean(-1)], -1), columns, ("safe", "raw"), resamples, seed
-        )
-        return counts(cut, uniform) | means
+        names = [("", "safe"), ("", "raw")]
+        means = bootstrapped(lambda a, b: np.stack([a.mean(-1), b.mean(-1)], -1), columns, names, resamples, seed)
+        return counts(cut, uniform) | means[""]
 
     return {f"{t:.2f}" if round(t, 2) == t else f"{t:g}": row(values < t) for t in thresholds}
 
@@ -56,7 +55,8 @@ def regime_row(buffer: Buffer, k: int, threshold: float, resamples: int, seed: i
 
     below, tails = buffer.values(k, DISTANCE) < threshold, buffer.tails(k)
     columns = [buffer.uniform, below, below & (tails > 0), tails * buffer.uniform, buffer.turns]
-    return bootstrapped(regime, columns, ("zero_variance_pct", "below_pct", "live_pct", "oracle_pct"), resamples, seed)
+    names = [("", name) for name in ("zero_variance_pct", "below_pct", "live_pct", "oracle_pct")]
+    return bootstrapped(regime, columns, names, resamples, seed)[""]
 
 
 def signals_table(buffer: Buffer, resamples: int, seed: int) -> dict[str, dict[str, Row]]:
@@ -157,12 +157,8 @@ def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples
         "divergence+dapo": diverge,
     }
     columns = [*cuts.values(), buffer.tails(k), buffer.turns, buffer.energies, uniform, either]
-    names = [f"{arm} {name}" for arm in cuts for name in COLUMNS] + [f"random {name}" for name in COLUMNS[:2]]
+    names = [(arm, name) for arm in cuts for name in COLUMNS] + [("random", name) for name in COLUMNS[:2]]
     measured = bootstrapped(_compared, columns, names, resamples, seed)
-
-    def of(arm: str) -> Row:
-        return {name.removeprefix(f"{arm} "): value for name, value in measured.items() if name.startswith(f"{arm} ")}
-
     n, fired, share = len(buffer.groups), int(either.sum()), float(uniform.mean())
     at_random = {
         "cut": fired,
@@ -171,8 +167,8 @@ def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples
         "precision": share if fired else None,
         "recall": fired / n if uniform.any() else None,
     }
-    table = {arm: counts(cut, uniform) | of(arm) for arm, cut in cuts.items()}
-    return table | {"random": at_random | of("random")}
+    table = {arm: counts(cut, uniform) | measured[arm] for arm, cut in cuts.items()}
+    return table | {"random": at_random | measured["random"]}
 
 
 def _compared(*columns: np.ndarray) -> np.ndarray:
