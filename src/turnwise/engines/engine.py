@@ -149,14 +149,12 @@ class Schedule:
 
     async def sample(self, request: Request) -> Action:
         """Cancelling this coroutine cancels the request. The caller must then close the node."""
-        return (await self.sample_all(request.number, [request]))[0]
-
-    async def sample_all(self, member: object, requests: Sequence[Request]) -> list[Action]:
-        """Samples one action for each request of ``member``, which is a rollout or a group."""
         raise NotImplementedError
 
     def enter(self, member: object) -> None:
-        """Marks ``member`` (a rollout or a group) as running, until it calls :meth:`leave` or waits for an action."""
+        """Marks ``member`` as running, until it calls :meth:`leave` or waits for an action. A member is the number of a
+        rollout, or a group.
+        """
 
     def leave(self, member: object) -> None: ...
 
@@ -169,14 +167,6 @@ class Schedule:
         await asyncio.get_running_loop().create_future()
 
 
-class _Asked(NamedTuple):
-    """The requests of one call of :meth:`Rounds.sample_all`. The actions are written into ``actions`` by number."""
-
-    member: object
-    answer: asyncio.Future[None]
-    actions: dict[int, Action]
-
-
 class Rounds(Schedule):
     """Starts a batch when every live rollout waits for its next action. The engine samples in the calling thread."""
 
@@ -185,21 +175,18 @@ class Rounds(Schedule):
     def __init__(self, engine: Any, sampling: Sampling, on_actions: Callable[[int], None]) -> None:
         super().__init__(engine, sampling, on_actions)
         self._running: set[object] = set()
-        self._asked: dict[int, tuple[Request, _Asked]] = {}  # by number of the rollout
+        self._asked: dict[int, tuple[Request, asyncio.Future[Action]]] = {}  # by number of the rollout
         self._later: list[Callable[[], None]] = []
         self._idle = asyncio.Event()
 
-    async def sample_all(self, member: object, requests: Sequence[Request]) -> list[Action]:
-        # all requests of this call are in the same batch, so they share one future
-        asked = _Asked(member, asyncio.get_running_loop().create_future(), {})
-        self._asked.update({request.number: (request, asked) for request in requests})
-        self.leave(member)
+    async def sample(self, request: Request) -> Action:
+        answer: asyncio.Future[Action] = asyncio.get_running_loop().create_future()
+        self._asked[request.number] = request, answer
+        self.leave(request.number)
         try:
-            await asked.answer
-            return [asked.actions[request.number] for request in requests]
+            return await answer
         finally:
-            for request in requests:
-                self._asked.pop(request.number, None)
+            self._asked.pop(request.number, None)
 
     def enter(self, member: object) -> None:
         self._running.add(member)
@@ -225,10 +212,10 @@ class Rounds(Schedule):
                 if self._asked and not self._running:  # whoever asked in the same tick does not wait for another one
                     self._idle.set()
             elif self._asked:
-                self._sample_all()
+                self._sample_batch()
 
-    def _sample_all(self) -> None:
-        requests, asked = zip(*(self._asked[number] for number in sorted(self._asked)), strict=True)
+    def _sample_batch(self) -> None:
+        requests, answers = zip(*(self._asked[number] for number in sorted(self._asked)), strict=True)
         self._asked.clear()
         begun = [None] * len(requests)
 
@@ -240,11 +227,10 @@ class Rounds(Schedule):
         nodes, seeds = [request.node for request in requests], [request.seed for request in requests]
         samples = self.engine.sample(nodes, self.sampling, seeds, told if listens else None)
         self.on_actions(len(requests))
-        for request, one, sample, value in zip(requests, asked, samples, begun, strict=True):
-            one.actions[request.number] = Action(sample, value)
-            if not one.answer.done():
-                self.enter(one.member)
-                one.answer.set_result(None)
+        for request, answer, sample, value in zip(requests, answers, samples, begun, strict=True):
+            if not answer.done():
+                self.enter(request.number)
+                answer.set_result(Action(sample, value))
 
 
 class Eager(Rounds):
@@ -257,9 +243,6 @@ class Eager(Rounds):
 
 class Requests(Schedule):
     """Sends each action to a server as a separate request. The engine must have a coroutine ``request``."""
-
-    async def sample_all(self, member: object, requests: Sequence[Request]) -> list[Action]:
-        return list(await asyncio.gather(*map(self.sample, requests)))
 
     async def sample(self, request: Request) -> Action:
         try:

@@ -131,9 +131,6 @@ class Group:
         return waits and step > self.asked and self.playing.gate.looks_at(step)
 
     async def _all(self, branches: Sequence[Branch]) -> None:
-        if self.playing.local:
-            await self.playing.act(self, branches)
-            return
         if not branches:
             return
         for branch in branches:
@@ -261,35 +258,15 @@ class Playing:
         self.tally.tokens += len(sample.ids)
         return turn
 
-    async def act(self, group: Group, branches: Sequence[Branch]) -> None:
-        """Samples a group whose rollouts consist of one action each. The actions are judged without a step of the
-        environment (PivotRL).
-        """
-        left = list(branches)
-        while left:
-            requests = [Request(b.number, b.node, b.seed(self.key), self._begin_of(b)) for b in left]
-            actions = await self.schedule.sample_all(group, requests)
-            turns = [self.record(branch, action.sample) for branch, action in zip(left, actions, strict=True)]
-            for turn in turns:
-                turn.done = True
-            if self._in_threads(group.tree.state):
-                judged = await asyncio.gather(*map(self.judged, left, turns))
-            else:
-                judged = [await self.judged(branch, turn) for branch, turn in zip(left, turns, strict=True)]
-            left = [branch for branch, done in zip(left, judged, strict=True) if not done]
-
-    async def judged(self, branch: Branch, turn: Turn) -> bool:
-        """Judges a single action. Returns False if the environment failed and the rollout was restarted, else True."""
-        state = branch.tree.state
-        try:
-            await self.player.verdicts.judge(state, turn, self.answers, self._in_threads(state))
-        except EnvironmentFault as error:
-            return not await self.restart(branch, turn, error)
-        return True
-
     async def step(self, branch: Branch, turn: Turn, begun: Any) -> bool:
-        """Waits for the environment's answer to a turn, and returns whether the rollout may take another turn."""
+        """Waits for the environment's answer to a turn, and returns whether the rollout may take another turn. The action
+        of a rollout of one turn is judged without a step (PivotRL).
+        """
         player, session = self.player, branch.session
+        if self.local:
+            turn.done = True
+            await player.verdicts.judge(branch.tree.state, turn, self.answers, self._in_threads(branch.tree.state))
+            return False
         assert session is not None
         turn.info["won"] = False  # this value stays if a gate stops the group before the environment answers
         answer = self.answers.wait(begun) if begun else self.answers.call(False, partial(session.step, turn.text))
