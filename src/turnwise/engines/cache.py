@@ -158,8 +158,7 @@ class Store:
 
     @property
     def large(self) -> bool:
-        on_cpu = self._memory[0].device.type == "cpu"
-        return on_cpu and sum(memory.nbytes for memory in self._memory) > LARGE
+        return self._memory[0].device.type == "cpu" and self.bytes > LARGE
 
     def row_bytes(self, tokens: int) -> int:
         return tokens * self.token_bytes + self.states * self.state_bytes
@@ -180,7 +179,7 @@ class Store:
 
     @property
     def bytes(self) -> int:
-        return sum(memory.numel() * memory.element_size() for memory in self._memory)
+        return sum(memory.nbytes for memory in self._memory)
 
 
 # -- prefill passes ----------------------------------------------------------------------------------------------------

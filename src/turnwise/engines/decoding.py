@@ -7,7 +7,7 @@ top-k, top-p, min-p) depends only on each request's own seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -321,17 +321,6 @@ def _trunk(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, rules: Rules
     return (scores - lse[..., None]).exp_().to(value.dtype) @ value, lse
 
 
-def distinct(keys: list[tuple[int, int]]) -> tuple[list[int], np.ndarray]:
-    """Numbers the distinct keys in the order of their first occurrence. Returns the index in ``keys`` of each of these
-    occurrences, and the number of each entry of ``keys``.
-    """
-    first: dict[tuple[int, int], int] = {}
-    for place, key in enumerate(keys):
-        first.setdefault(key, place)
-    number = {key: i for i, key in enumerate(first)}
-    return list(first.values()), np.array([number[key] for key in keys])
-
-
 # -- the loop ----------------------------------------------------------------------------------------------------------
 
 
@@ -346,60 +335,56 @@ class Node:
     hidden: Tensor | None = None  # (D,) hidden state of the history's last token, used to sample the next token
 
 
-@dataclass(frozen=True, slots=True)
-class Decoder:
-    """Samples actions for nodes (histories). ``end_ids`` are the tokens that end an action."""
+def decode(
+    forward: Callable[..., Tensor],
+    head: Head,
+    store: Store,
+    states: Sequence[Node],
+    sampling: Sampling,
+    seeds_N: np.ndarray,
+    end_ids: Collection[int],
+    on_sample: Told,
+) -> list[Sample]:
+    """Samples one action for each node (history), one token per step. The nodes are sorted by slot and length, and
+    ``end_ids`` are the tokens that end an action.
 
-    forward: Callable[..., Tensor]
-    head: Head
-    store: Store
-    recurrent: bool
-    end_ids: frozenset[int]
-
-    def __call__(
-        self,
-        states: Sequence[Node],
-        sampling: Sampling,
-        seeds_N: np.ndarray,
-        on_sample: Told,
-    ) -> list[Sample]:
-        """Samples one action for each node, one token per step.
-
-        As long as several samples of one history have equal tokens, these tokens are computed once, as one branch. The
-        suffix _U marks the axis over branches, and _N the axis over samples.
-        """
-        device, vocabulary = self.head.weight.device, len(self.head.weight)
-        rows_N = torch.tensor([s.row.slot for s in states], device=device)
-        trunk = Trunk.of(self.store, rows_N, max(s.length for s in states))
-        heads, twig_N = distinct([(id(s.row), s.length) for s in states])
-        length_U = torch.tensor([states[i].length for i in heads], device=device)
-        begin = stack([states[i].row.marks[states[i].length].states for i in heads]) if self.recurrent else None
-        plan = DecodeAttention(trunk, trunk.row_N[heads], length_U, sampling.max_tokens, begin)
-        hidden_U = torch.stack([states[i].hidden for i in heads])  # type: ignore[misc]
-        samples = [Sample([], [], truncated=True) for _ in states]
-        live = np.arange(len(states))
-        for step in range(sampling.max_tokens):
-            tokens_N, logps_N = draw(self.head(hidden_U), sampling, seeds_N[live], step, twig_N)
-            going = np.full(len(live), step + 1 < sampling.max_tokens)
-            for place, (i, token, logp) in enumerate(zip(live, tokens_N.tolist(), logps_N.tolist(), strict=True)):
-                samples[i].ids.append(token)
-                samples[i].logprobs.append(logp)
-                if token in self.end_ids:
-                    going[place] = samples[i].truncated = False
-            ended = live[~going]
-            kept = (
-                plan.kept(torch.from_numpy(twig_N[~going]).to(device)) if step and len(ended) else [None] * len(ended)
-            )
-            for i, computed in zip(ended, kept, strict=True):
-                states[i].kept = computed
-                on_sample(int(i), samples[i])
-            if not going.any():
-                break
-            live, written = live[going], tokens_N.cpu().numpy()[going]
-            twigs, twig_N = np.unique(twig_N[going] * vocabulary + written, return_inverse=True)
-            parent_U, token_U = (torch.from_numpy(x).to(device) for x in np.divmod(twigs, vocabulary))
-            plan.branch(parent_U)
-            length_U = length_U[parent_U]
-            hidden_U = self.forward(token_U[:, None], (length_U + step)[:, None], plan)[:, 0]
-            plan.grow()
-        return samples
+    As long as several samples of one history have equal tokens, these tokens are computed once, as one branch. The
+    suffix _U marks the axis over branches, and _N the axis over samples.
+    """
+    device, vocabulary = head.weight.device, len(head.weight)
+    rows_N = torch.tensor([s.row.slot for s in states], device=device)
+    trunk = Trunk.of(store, rows_N, max(s.length for s in states))
+    # each history once, by its first sample, and for each sample the number of its history
+    _, first, twig_N = np.unique(
+        [(s.row.slot, s.length) for s in states], axis=0, return_index=True, return_inverse=True
+    )
+    heads, twig_N = first.tolist(), twig_N.ravel()
+    length_U = torch.tensor([states[i].length for i in heads], device=device)
+    begin = stack([states[i].row.marks[states[i].length].states for i in heads]) if store.state_bytes else None
+    plan = DecodeAttention(trunk, trunk.row_N[heads], length_U, sampling.max_tokens, begin)
+    hidden_U = torch.stack([states[i].hidden for i in heads])  # type: ignore[misc]
+    samples = [Sample([], [], truncated=True) for _ in states]
+    live = np.arange(len(states))
+    for step in range(sampling.max_tokens):
+        tokens_N, logps_N = draw(head(hidden_U), sampling, seeds_N[live], step, twig_N)
+        going = np.full(len(live), step + 1 < sampling.max_tokens)
+        for place, (i, token, logp) in enumerate(zip(live, tokens_N.tolist(), logps_N.tolist(), strict=True)):
+            samples[i].ids.append(token)
+            samples[i].logprobs.append(logp)
+            if token in end_ids:
+                going[place] = samples[i].truncated = False
+        ended = live[~going]
+        kept = plan.kept(torch.from_numpy(twig_N[~going]).to(device)) if step and len(ended) else [None] * len(ended)
+        for i, computed in zip(ended, kept, strict=True):
+            states[i].kept = computed
+            on_sample(int(i), samples[i])
+        if not going.any():
+            break
+        live, written = live[going], tokens_N.cpu().numpy()[going]
+        twigs, twig_N = np.unique(twig_N[going] * vocabulary + written, return_inverse=True)
+        parent_U, token_U = (torch.from_numpy(x).to(device) for x in np.divmod(twigs, vocabulary))
+        plan.branch(parent_U)
+        length_U = length_U[parent_U]
+        hidden_U = forward(token_U[:, None], (length_U + step)[:, None], plan)[:, 0]
+        plan.grow()
+    return samples

@@ -17,8 +17,7 @@ import signal
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Annotated, Any, Literal, NamedTuple
@@ -33,8 +32,8 @@ from turnwise.errors import Stopped
 # -- worker processes --------------------------------------------------------------------------------------------------
 
 
-Call = tuple[str, int, Any]
-"""A call on nodes: ``open`` (node, ids), ``fork`` (node, copy), ``extend`` (node, ids) or ``close`` (node, None)."""
+Call = tuple[Any, ...]
+"""The name of an engine's method (``open``, ``fork``, ``extend`` or ``close``) and its arguments."""
 
 
 class Batch(NamedTuple):
@@ -55,30 +54,10 @@ class Done(NamedTuple):
     cpu: float  # CPU time in seconds
 
 
-class Nodes:
-    """An engine whose nodes (stored histories) have the numbers that :class:`Lanes` gives them."""
-
-    def __init__(self, engine: TreeEngine) -> None:
-        self.engine = engine
-        self._own: dict[int, int] = {}  # number of a node -> its number in the engine
-
-    def renew(self, version: int) -> None:
-        self.engine.renew(version)
-        self._own.clear()
-
-    def answer(self, batch: Batch, on_sample: Told | None) -> list[Sample]:
-        for what, node, more in batch.calls:
-            match what:
-                case "open":
-                    self._own[node] = self.engine.open(more)
-                case "fork":
-                    self._own[more] = self.engine.fork(self._own[node])
-                case "extend":
-                    self.engine.extend(self._own[node], more)
-                case "close":
-                    self.engine.close([self._own.pop(node)])
-        nodes = [self._own[node] for node in batch.nodes]
-        return self.engine.sample(nodes, batch.sampling, batch.seeds, on_sample)
+def answer(engine: TreeEngine, batch: Batch, on_sample: Told | None) -> list[Sample]:
+    for method, *given in batch.calls:
+        getattr(engine, method)(*given)
+    return engine.sample(batch.nodes, batch.sampling, batch.seeds, on_sample)
 
 
 class Worker:
@@ -88,13 +67,10 @@ class Worker:
 
     def __init__(self, engine: TreeEngine) -> None:
         self._engine = engine
-        self._version: int | None = None  # of weights that the worker has not been told of
+        self.version: int | None = None  # of weights that the worker has not been told of
         self._waits = False  # whether an answer is still to be read
         self._process: Any = None
         self.computed, self.cpu = 0, 0.0  # prefilled tokens and CPU seconds of the worker process
-
-    def renew(self, version: int) -> None:
-        self._version = version
 
     def ask(self, batch: Batch) -> None:
         """:meth:`take` reads the answers, which arrive on :attr:`connection`."""
@@ -103,10 +79,10 @@ class Worker:
         if self._process is None:
             self._start()
         try:
-            self.connection.send((self._version, batch))
+            self.connection.send((self.version, batch))
         except OSError as error:
             raise self._ended() from error
-        self._version, self._waits = None, True
+        self.version, self._waits = None, True
 
     def take(self) -> tuple[int, Sample] | Done:
         """Reads one message: a sample with its index in the batch (with ``listened``), or the complete answer.
@@ -161,7 +137,7 @@ def _serve(connection: Connection, engine: TreeEngine) -> None:
     _let_go(connection)
     torch.set_num_threads(1)  # with more threads, torch would wait forever for its threads, which a fork does not copy
     engine.release()
-    nodes = Nodes(engine.twin())
+    own = engine.twin()
     while True:
         try:
             version, batch = connection.recv()
@@ -169,10 +145,10 @@ def _serve(connection: Connection, engine: TreeEngine) -> None:
             return
         try:
             if version is not None:
-                nodes.renew(version)
+                own.renew(version)
             tell = (lambda place, sample: connection.send((place, sample))) if batch.listened else None
-            samples = nodes.answer(batch, tell)
-            connection.send(Done(samples, nodes.engine.computed_tokens, time.process_time()))
+            samples = answer(own, batch, tell)
+            connection.send(Done(samples, own.computed_tokens, time.process_time()))
         except BrokenPipeError:
             return
         except Exception:
@@ -231,21 +207,22 @@ class Lanes:
         self.lanes = lanes
         self.schedule = schedule
         self.version = -1
-        self._first = Nodes(TreeEngine(end_ids, prefill_tokens, copy, memory_gb, weights=weights))
-        self._budget = self._first.engine.budget
+        self._first = TreeEngine(end_ids, prefill_tokens, copy, memory_gb, weights=weights)
+        self._budget = self._first.budget
         self._workers: list[Worker] | None = None  # None: no weights have been loaded yet
         self._clear()
 
     def _clear(self) -> None:
-        self._lane_of: dict[int, int] = {}  # by node
+        # node -> its lane, and its number there: each engine numbers its nodes from 1 in the order of calls
+        self._places: dict[int, tuple[int, int]] = {}
         self._near: dict[str, int] = {}  # lane by ``near``, the task name that is given to ``open``
         count = 1 + len(self._workers or ())
-        self._load = [0] * count  # number of open nodes of each lane
+        self._load, self._made = [0] * count, [0] * count  # number of open nodes of each lane, and of all its nodes
         self._calls: list[list[Call]] = [[] for _ in range(count)]  # that each lane has not made yet
         self._next = 0
 
     def load_weights(self, model: Any, version: int) -> None:
-        engine = self._first.engine
+        engine = self._first
         if self._workers is None:
             count = self.lanes or _fitting(model, engine.copy)
             engine.budget = None if self._budget is None else max(1, self._budget // count)
@@ -260,9 +237,8 @@ class Lanes:
             self._workers = [Worker(engine) for _ in range(count - 1)]
         else:
             engine.load_weights(model, version)
-        self._first = Nodes(engine)
         for worker in self._workers:
-            worker.renew(version)
+            worker.version = version
         self.version = version
         self._clear()
 
@@ -270,7 +246,7 @@ class Lanes:
         """``computed_tokens`` of all lanes, and ``lane_cpu_seconds`` of all lanes except the first."""
         workers = self._workers or ()
         return {
-            "computed_tokens": self._first.engine.computed_tokens + sum(worker.computed for worker in workers),
+            "computed_tokens": self._first.computed_tokens + sum(worker.computed for worker in workers),
             "lane_cpu_seconds": sum(worker.cpu for worker in workers),
         }
 
@@ -289,29 +265,28 @@ class Lanes:
             lane = self._load.index(min(self._load))
             if near is not None:
                 self._near[near] = lane
-        node = self._add(lane)
-        self._calls[lane].append(("open", node, list(ids)))
-        return node
+        return self._add(lane, ("open", list(ids)))
 
     def fork(self, node: int) -> int:
-        lane = self._lane_of[node]
-        copy = self._add(lane)
-        self._calls[lane].append(("fork", node, copy))
-        return copy
+        lane, own = self._places[node]
+        return self._add(lane, ("fork", own))
 
     def extend(self, node: int, ids: Sequence[int]) -> None:
-        self._calls[self._lane_of[node]].append(("extend", node, list(ids)))
+        lane, own = self._places[node]
+        self._calls[lane].append(("extend", own, list(ids)))
 
     def close(self, nodes: Sequence[int]) -> None:
         for node in nodes:
-            lane = self._lane_of.pop(node)
+            lane, own = self._places.pop(node)
             self._load[lane] -= 1
-            self._calls[lane].append(("close", node, None))
+            self._calls[lane].append(("close", [own]))
 
-    def _add(self, lane: int) -> int:
+    def _add(self, lane: int, call: Call) -> int:
+        self._calls[lane].append(call)
         self._next += 1
-        self._lane_of[self._next] = lane
         self._load[lane] += 1
+        self._made[lane] += 1
+        self._places[self._next] = lane, self._made[lane]
         return self._next
 
     # -- sampling ------------------------------------------------------------------------------------------------------
@@ -321,12 +296,12 @@ class Lanes:
     ) -> list[Sample]:
         def batch(lane: int, places: list[int]) -> Batch:
             calls, self._calls[lane] = self._calls[lane], []
-            chosen = [nodes[place] for place in places], sampling, [seeds[place] for place in places]
+            chosen = [self._places[nodes[place]][1] for place in places], sampling, [seeds[place] for place in places]
             return Batch(calls, *chosen, on_sample is not None)
 
         parts: dict[int, list[int]] = {}  # lane -> indices of its nodes in the batch
         for place, node in enumerate(nodes):
-            parts.setdefault(self._lane_of[node], []).append(place)
+            parts.setdefault(self._places[node][0], []).append(place)
         samples: list[Any] = [None] * len(nodes)
         own = parts.pop(0, [])
         asked: dict[Worker, list[int]] = {}
@@ -335,10 +310,14 @@ class Lanes:
             asked[self._workers[lane - 1]] = places
             self._workers[lane - 1].ask(batch(lane, places))
         if own:
-            with _threads(1 if asked else None):
-                told = None if on_sample is None else lambda i, sample: on_sample(own[i], sample)
-                for place, sample in zip(own, self._first.answer(batch(0, own), told), strict=True):
+            threads = torch.get_num_threads()
+            torch.set_num_threads(1 if asked else threads)
+            told = None if on_sample is None else lambda i, sample: on_sample(own[i], sample)
+            try:
+                for place, sample in zip(own, answer(self._first, batch(0, own), told), strict=True):
                     samples[place] = sample
+            finally:
+                torch.set_num_threads(threads)
         while asked:
             ready = wait([worker.connection for worker in asked])
             for worker in [worker for worker in asked if worker.connection in ready]:
@@ -370,14 +349,3 @@ def _fitting(model: Any, copy: bool) -> int:
     weights = list(model.parameters())
     small = sum(weight.numel() * weight.element_size() for weight in weights) <= SMALL
     return torch.get_num_threads() if copy and small and weights[0].device.type == "cpu" else 1
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Sets the number of torch's threads; None leaves it unchanged."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -13,8 +13,7 @@ keep their keys and values.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -33,12 +32,13 @@ from turnwise.engines.cache import (
     segments_from,
     sizes_of,
 )
-from turnwise.engines.decoding import Decoder, Node
-from turnwise.engines.engine import Engine, Named, Sample, Sampling, Told
+from turnwise.engines.decoding import Node, decode
+from turnwise.engines.engine import Named, Sample, Sampling, Told
+from turnwise.errors import InputError
 from turnwise.models.attention import unwrapped, use_tree_attention
 from turnwise.models.fast_llama import FastLlama, can_pack, forward_of
 from turnwise.models.logprobs import Head
-from turnwise.models.policy import PolicyError, plain_copy
+from turnwise.models.policy import plain_copy
 
 
 class TreeEngine:
@@ -81,7 +81,6 @@ class TreeEngine:
         self._sizes: Any = None  # key-value heads per layer, and bytes of recurrent states
         self._shape: tuple[Any, ...] | None = None  # the store's constructor arguments
         self._store: Store
-        self._next = 0
 
     def load_weights(self, model: Any, version: int) -> None:
         self.release()  # so that old packed weights are neither used with new weights nor in memory at the same time
@@ -108,7 +107,7 @@ class TreeEngine:
         if dtype is not None and not (
             packing and isinstance(self._forward, FastLlama) and can_pack(self._head.weight, dtype)
         ):
-            raise PolicyError(
+            raise InputError(
                 f"engine.weights={self.weights} is for Llama-like models (Llama, Qwen2, Qwen3) with engine.copy=true on a "
                 "CPU that multiplies bfloat16; set engine.weights=null"
             )
@@ -118,7 +117,14 @@ class TreeEngine:
         weight, (heads, state_bytes) = self._head.weight, self._sizes
         self._recurrent = state_bytes > 0
         kept = self._forward.dtype if isinstance(self._forward, FastLlama) else weight.dtype
-        self._forget((heads, kept, weight.device, state_bytes, self.budget))
+        shape = (heads, kept, weight.device, state_bytes, self.budget)
+        if self._shape == shape:
+            self._store.clear()  # so that rows get the same slots in a resumed run as in an uninterrupted run
+        else:
+            self._shape, self._store = shape, Store(*shape)
+        self._rows = Rows(self._store)
+        self._nodes: dict[int, Node] = {}
+        self._next = 0  # nodes are numbered from 1 on
 
     def report(self) -> dict[str, float]:
         return {"computed_tokens": self.computed_tokens}
@@ -128,17 +134,6 @@ class TreeEngine:
         self.model = None
         if self._shape is not None:
             self._store.free()
-
-    def _forget(self, shape: tuple[Any, ...]) -> None:
-        """Empties the store, so that rows get the same slots in a resumed run as in an uninterrupted run. If its
-        constructor arguments ``shape`` have changed, a new store is created.
-        """
-        if self._shape == shape:
-            self._store.clear()
-        else:
-            self._shape, self._store = shape, Store(*shape)
-        self._rows = Rows(self._store)
-        self._nodes: dict[int, Node] = {}
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -220,7 +215,6 @@ class TreeEngine:
         order = sorted(range(len(states)), key=lambda i: (number[id(states[i].row)], states[i].length))
         rows = list({id(states[i].row): states[i].row for i in order}.values())
         samples: list[Any] = [None] * len(states)
-        decoder = Decoder(self._forward, self._head, self._store, self._recurrent, self.end_ids)
         for group in self._rows.groups(rows):
             members = {id(row) for row in group}
             chosen = [i for i in order if id(states[i].row) in members]
@@ -232,12 +226,9 @@ class TreeEngine:
                 if on_sample is not None:
                     on_sample(places[i], sample)
 
-            drawn = decoder(
-                [states[i] for i in chosen],
-                sampling,
-                np.array([seeds[i] for i in chosen], dtype=np.uint64),
-                tell,
-            )
+            model, batch = (self._forward, self._head, self._store), [states[i] for i in chosen]
+            seeds_N = np.array([seeds[i] for i in chosen], dtype=np.uint64)
+            drawn = decode(*model, batch, sampling, seeds_N, self.end_ids, tell)
             for i, sample in zip(chosen, drawn, strict=True):
                 samples[i] = sample
                 states[i].pending.extend(sample.ids)
@@ -281,19 +272,3 @@ class TreeEngine:
                 for node in waiting[slot]:
                     if start < node.length <= stop:
                         node.hidden = states_T[node.length - 1 - start]
-
-
-# -- weights for an engine that may still be sampling ------------------------------------------------------------------
-
-
-def stage(engine: Engine, model: Any, version: int) -> Callable[[], None]:
-    """Copies the model's weights now and returns a function that loads the copy into ``engine`` later. An engine that
-    passes weights to servers through files has a method ``stage`` of its own for this.
-
-    Raises:
-        PolicyError: the model cannot be copied.
-    """
-    own = getattr(engine, "stage", None)
-    if own is not None:
-        return own(model, version)  # type: ignore[no-any-return]
-    return partial(engine.load_weights, plain_copy(model), version)

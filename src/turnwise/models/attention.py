@@ -109,6 +109,11 @@ class OfTrees:
     def flow(self) -> Flow:
         return flow_of_tree(self.end)
 
+    @cached_property
+    def dense(self) -> PackedTree:
+        """The plan for layers with options that a faster plan does not have."""
+        return PackedTree(self.end)
+
 
 class PackedTree(OfTrees):
     """An attention plan for a batch of packed trees, in which each token attends to itself and its ancestors.

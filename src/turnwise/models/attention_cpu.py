@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from turnwise.models.attention import PLAIN, OfTrees, PackedTree, Rules
+from turnwise.models.attention import PLAIN, OfTrees, Rules
 
 SMALL = 128  # neighbouring subtrees with at most this many tokens in total form one piece, which has a mask
 
@@ -108,14 +108,12 @@ class RunTree(OfTrees):
     def __init__(self, end_BS: Tensor) -> None:
         self.end = end_BS
         self.rows = [pieces_of(row[: sum(e > 0 for e in row)]) for row in end_BS.tolist()]
-        self._dense: PackedTree | None = None
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, rules: Rules = PLAIN
     ) -> Tensor:
         if rules != PLAIN:
-            self._dense = self._dense or PackedTree(self.end)
-            return self._dense.attend(layer, query, key, value, scaling, rules)
+            return self.dense.attend(layer, query, key, value, scaling, rules)
         out: Tensor = _Attend.apply(query, key, value, self.rows, scaling)
         return out
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from turnwise.models.attention import PLAIN, OfTrees, PackedTree, Rules, depth_of
+from turnwise.models.attention import PLAIN, OfTrees, Rules, depth_of
 
 BLOCK = 128  # block size of the attention kernel in tokens
 NARROW = 16  # smallest head size that the kernel supports
@@ -30,14 +30,12 @@ class BlockTree(OfTrees):
         self.length = end_BS.shape[1]
         self.end = end_BS
         self._windows: dict[int | None, BlockMask] = {}
-        self._dense: PackedTree | None = None
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, rules: Rules = PLAIN
     ) -> Tensor:
         if rules.softcap is not None or rules.sinks is not None or query.shape[-1] < NARROW:
-            self._dense = self._dense or PackedTree(self.end)
-            return self._dense.attend(layer, query, key, value, scaling, rules)
+            return self.dense.attend(layer, query, key, value, scaling, rules)
         if rules.window not in self._windows:
             end = F.pad(self.end, (0, -self.length % BLOCK))
             self._windows[rules.window] = blocks_of(end, window=rules.window)

@@ -26,10 +26,6 @@ from turnwise.models.logprobs import Head
 logger = logging.getLogger(__name__)
 
 
-class PolicyError(InputError):
-    """Raised for a model that cannot be loaded or used as a policy."""
-
-
 def weight_files(model: str | Path) -> list[Path]:
     """Returns the files of weights of a folder or GGUF file. A model that is named by a Hugging Face id has none."""
     path = Path(model)
@@ -51,13 +47,13 @@ def plain_copy(model: Any, into: PreTrainedModel | None = None) -> PreTrainedMod
     given, the weights are written into it and no new model is made.
 
     Raises:
-        PolicyError: the architecture or its adapters cannot be copied.
+        InputError: the architecture or its adapters cannot be copied.
     """
     base = unwrapped(model)
     try:
         return _copied(base, into)
     except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
-        raise PolicyError(
+        raise InputError(
             f"no plain copy of {base.config.model_type}, with the LoRA adapter merged into the weights, can be made "
             f"({type(error).__name__}: {error}); set engine.copy=false to sample from the trained weights themselves"
         ) from error
@@ -129,17 +125,15 @@ def load_policy(
             the model's pretraining.
 
     Raises:
-        PolicyError: the model or adapter does not exist or cannot be used.
+        InputError: the model or adapter does not exist or cannot be used.
     """
     policy, tokenizer = _load(AutoModelForCausalLM, model, dtype, "policy.model")
     check_length(policy.config.to_dict(), longest or 0, f"policy.model={model}")
     if start is not None:
         policy = _merged(policy, model, Path(start))
-    _under_tree_attention(policy, f"policy.model={model}", longest)
-    try:
+    with _named(f"policy.model={model}"):
+        use_tree_attention(policy, longest)
         Head(policy)
-    except ValueError as error:
-        raise PolicyError(f"policy.model={model}: {error}") from error
     if rank == 0:
         return policy, tokenizer
     with torch.random.fork_rng(devices=[]):
@@ -147,18 +141,19 @@ def load_policy(
         try:
             adapted = with_adapter(policy, rank, alpha, dropout)
         except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
-            raise PolicyError(
+            raise InputError(
                 f"policy.model={model}: LoRA cannot be used with this architecture ({_first_line(error)}); set "
                 "policy.lora.r=0 to train all weights"
             ) from error
     return adapted, tokenizer
 
 
-def _under_tree_attention(model: Any, named: str, longest: int | None = None) -> None:
+@contextmanager
+def _named(named: str) -> Iterator[None]:
     try:
-        use_tree_attention(model, longest)
+        yield
     except ValueError as error:
-        raise PolicyError(f"{named}: {error}") from error
+        raise InputError(f"{named}: {error}") from error
 
 
 def _merged(policy: Any, model: str | Path, adapter: Path) -> Any:
@@ -171,12 +166,10 @@ def _merged(policy: Any, model: str | Path, adapter: Path) -> Any:
             raise ValueError(f"{min(strange)} and {len(strange) - 1} more exist only in the adapter or in the model")
         merged = adapted.merge_and_unload()
         check_finite(merged.named_parameters())
-    except (MemoryError, torch.OutOfMemoryError):
+    except (MemoryError, torch.OutOfMemoryError, InputError):
         raise
-    except InputError as error:
-        raise PolicyError(str(error)) from error
     except Exception as error:  # a broken configuration can make peft raise anything
-        raise PolicyError(
+        raise InputError(
             f"policy.start={adapter}: this adapter cannot be merged into policy.model={model} ({_first_line(error)})"
         ) from error
     return merged
@@ -249,13 +242,14 @@ def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None 
     layers are kept; None: all of them.
 
     Raises:
-        PolicyError: the model does not exist or cannot be used.
+        InputError: the model does not exist or cannot be used.
     """
     backbone, tokenizer = _load(AutoModel, model, dtype, "predictor.model")
-    _under_tree_attention(backbone, f"predictor.model={model}")
+    with _named(f"predictor.model={model}"):
+        use_tree_attention(backbone)
     if layers is not None:
         if not isinstance(getattr(backbone, "layers", None), torch.nn.ModuleList) or layers > len(backbone.layers):
-            raise PolicyError(
+            raise InputError(
                 f"predictor.layers={layers}: {layers} of the {backbone.config.num_hidden_layers} layers of {model} "
                 "cannot be selected; give a smaller number, or null to keep all layers (some models allow only null)"
             )
@@ -265,10 +259,7 @@ def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None 
 
 
 def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]:
-    try:
-        check_model(model, key)
-    except InputError as error:
-        raise PolicyError(str(error)) from error
+    check_model(model, key)
     source: str | Path = model
     options: dict[str, Any] = {"trust_remote_code": False}  # set explicitly: transformers would ask on the terminal
     if str(model).endswith(".gguf"):
@@ -293,7 +284,7 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # a broken file can make the libraries raise anything
-        raise PolicyError(
+        raise InputError(
             f"{key}={model}: {_first_line(error)}. Give the id of a model on the Hugging Face hub, a folder that "
             "contains config.json, model.safetensors and a tokenizer, or a whole GGUF file"
         ) from error

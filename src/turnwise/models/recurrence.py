@@ -23,9 +23,6 @@ class State(NamedTuple):
     inputs: Tensor  # (n, C, K - 1): last inputs of the layer's convolution, which has kernel size K
     memory: Tensor  # (n, H, D_k, D_v): state of the gated delta rule
 
-    def pick(self, index: Tensor) -> State:
-        return State(*(part.index_select(0, index) for part in self))
-
 
 States = Mapping[int, State]
 """Maps the numbers of recurrent layers to the layers' states."""
@@ -33,7 +30,7 @@ States = Mapping[int, State]
 
 def pick(states: States, index: Tensor) -> dict[int, State]:
     """Returns, for every recurrent layer, a copy of the states of the histories with the indices ``index``."""
-    return {layer: state.pick(index) for layer, state in states.items()}
+    return {layer: State(*(part.index_select(0, index) for part in state)) for layer, state in states.items()}
 
 
 def stack(states: Sequence[States | None]) -> dict[int, State] | None:

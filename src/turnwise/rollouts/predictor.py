@@ -26,7 +26,7 @@ from turnwise.errors import InputError
 from turnwise.methods.reward import Reward
 from turnwise.models.fast_llama import Forward, forward_of_body, own_forward
 from turnwise.models.logprobs import plan_of, score
-from turnwise.models.policy import PolicyError, load_backbone
+from turnwise.models.policy import load_backbone
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Trie, pack
 from turnwise.rollouts.player import seed_of
@@ -216,13 +216,6 @@ class Prediction(NamedTuple):
     target: Target
 
 
-class Anchor(NamedTuple):
-    """A state or a turn at which rollouts can branch, with its rank and its contrast."""
-
-    rank: float  # anchors with a greater rank get rollouts first
-    contrast: float  # p (1 - p), where p is the success rate of the rollouts that continue it
-
-
 def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict[str, float]:
     """Returns metrics of prediction quality for root states and for histories below them (prefixes).
 
@@ -242,10 +235,8 @@ def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict
             rho, p = spearmanr(values, means)
             metrics |= {f"spearman_{name}": float(rho), f"spearman_{name}_p": float(p)}
         shares = {
-            f"captured_{name}": captured(Anchor(uncertainty(p.value), uncertainty(p.target.mean)) for p in group),
-            f"captured_{name}_best": captured(
-                Anchor(uncertainty(p.target.mean), uncertainty(p.target.mean)) for p in group
-            ),
+            f"captured_{name}": captured((uncertainty(p.value), uncertainty(p.target.mean)) for p in group),
+            f"captured_{name}_best": captured((uncertainty(p.target.mean),) * 2 for p in group),
         }
         metrics |= {key: share for key, share in shares.items() if share is not None}
     errors: dict[str, list[float]] = defaultdict(list)
@@ -263,24 +254,25 @@ def bucket(depth: int) -> str:
     return f"{low}+" if high is None else f"{low}" if low == high else f"{low}-{high}"
 
 
-def captured(anchors: Iterable[Anchor], share: float = 0.5) -> float | None:
+def captured(anchors: Iterable[tuple[float, float]], share: float = 0.5) -> float | None:
     """Returns the contrast of the fraction ``share`` of the anchors with the greatest ranks, divided by the contrast of all
-    anchors (TRACE Figure 2b); None if no anchor has contrast.
+    anchors (TRACE Figure 2b); None if no anchor has contrast. An anchor is a state or turn at which rollouts can branch:
+    its rank, and its contrast p (1 - p), where p is the success rate of the rollouts that continue it.
 
     If only some of the anchors with equal ranks fit into this fraction, each of them counts partly. A ranking that
     ranks all anchors equally therefore gives ``share``.
     """
-    ordered = sorted(anchors, key=lambda anchor: -anchor.rank)
-    total = sum(anchor.contrast for anchor in ordered)
+    ordered = sorted(anchors, key=lambda anchor: -anchor[0])
+    total = sum(contrast for _, contrast in ordered)
     if not total:
         return None
-    left, contrast = share * len(ordered), 0.0
-    for _, group in groupby(ordered, key=lambda anchor: anchor.rank):
-        alike = list(group)
+    left, found = share * len(ordered), 0.0
+    for _, group in groupby(ordered, key=lambda anchor: anchor[0]):
+        alike = [contrast for _, contrast in group]
         served = min(len(alike), left)
-        contrast += sum(anchor.contrast for anchor in alike) * served / len(alike)
+        found += sum(alike) * served / len(alike)
         left -= served
-    return contrast / total
+    return found / total
 
 
 Example = tuple[RolloutTree, int, Target]
@@ -427,11 +419,11 @@ def load_predictor(settings: Any, source: str, tokenizer: Any, seed: int, device
     ``source``, a folder or Hugging Face id. ``tokenizer`` is the policy's.
 
     Raises:
-        PolicyError: ``source`` names no model, or the model cannot be used.
+        InputError: ``source`` names no model, or the model cannot be used.
     """
     backbone, own = load_backbone(source, settings.dtype, settings.layers)
     if own.get_vocab() != tokenizer.get_vocab():
-        raise PolicyError(
+        raise InputError(
             f"predictor.model={settings.model}: it must have the policy's vocabulary; set predictor=qwen3_0_6b for a policy "
             "of the Qwen3 family, or predictor.model=... to a model of the policy's family"
         )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -29,7 +30,6 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from turnwise.config.settings import PolicySettings, UpdateSettings
 from turnwise.engines.engine import Engine
-from turnwise.engines.tree_engine import stage
 from turnwise.errors import Stopped
 from turnwise.files import writing
 from turnwise.methods.loss import Loss, LossInputs, Max, Mean, inputs, merge_metrics
@@ -96,9 +96,15 @@ class PolicyModule(LightningModule):
             engine.load_weights(model, self.version)
 
     def stage_weights(self, engine: Engine) -> Callable[[], None]:
-        """Copies the current weights, in all processes, and returns a function that loads the copy into ``engine``."""
+        """Copies the current weights, in all processes, and returns a function that loads the copy into ``engine``. An
+        engine that passes weights to servers through files has a method ``stage``, which writes them.
+        """
         model = self._gathered()
-        return stage(engine, model, self.version) if self.distributed.samples else lambda: None
+        if not self.distributed.samples:
+            return lambda: None
+        if (own := getattr(engine, "stage", None)) is not None:
+            return own(model, self.version)  # type: ignore[no-any-return]
+        return partial(engine.load_weights, plain_copy(model), self.version)
 
     def _gathered(self) -> Any:
         return GatheredModel(self.model) if self.distributed.served and is_sharded(self.model) else self.model

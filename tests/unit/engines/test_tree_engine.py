@@ -15,8 +15,8 @@ from turnwise.engines import cache
 from turnwise.engines.cache import SideBySide, Store
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
+from turnwise.errors import InputError
 from turnwise.models.fast_llama import can_pack
-from turnwise.models.policy import PolicyError
 
 MakeModel = Callable[..., Any]
 END = 5
@@ -101,7 +101,7 @@ def test_greedy_tokens_in_bfloat16_are_as_likely_as_the_models_own(make_model: M
 @pytest.mark.parametrize("options", [{"copy": False}, {}], ids=["the trained weights", "gpt2"])
 def test_bfloat16_weights_are_refused_where_they_cannot_be_used(make_model: MakeModel, options: dict[str, Any]) -> None:
     model = make_model("qwen3", False) if options else small_model(small_config("gpt2"))
-    with pytest.raises(PolicyError, match="weights=null"):
+    with pytest.raises(InputError, match="weights=null"):
         engine_of(model, weights="bfloat16", **options)
 
 

@@ -16,13 +16,8 @@ from safetensors.torch import load_file, save_file
 from tests.unit.random_models import small_config, small_model
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
 
-from turnwise.models.policy import (
-    PolicyError,
-    load_policy,
-    plain_copy,
-    save_adapter,
-    with_adapter,
-)
+from turnwise.errors import InputError
+from turnwise.models.policy import load_policy, plain_copy, save_adapter, with_adapter
 from turnwise.shipped import tiny_path
 
 DENSE: dict[str, Any] = {
@@ -110,7 +105,7 @@ def test_the_second_adapter_contains_the_first(adapter: Path, tmp_path: Path) ->
 def test_a_file_that_is_no_whole_gguf_is_refused_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF" + bytes(60))
-    with pytest.raises(PolicyError, match=r"policy\.model=.*model\.gguf") as caught:
+    with pytest.raises(InputError, match=r"policy\.model=.*model\.gguf") as caught:
         load_policy(file)
     assert "\n" not in str(caught.value)
 
@@ -175,7 +170,7 @@ ADAPTERS: dict[str, Damage] = {
 def test_a_broken_model_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_path(), tmp_path / "copy"))
     MODELS[name](folder)
-    with pytest.raises(PolicyError, match=r"policy\.model") as refusal:
+    with pytest.raises(InputError, match=r"policy\.model") as refusal:
         load_policy(folder)
     assert "\n" not in str(refusal.value) and not (folder / "ran").exists()
 
@@ -184,7 +179,7 @@ def test_a_broken_model_is_refused_in_one_line(name: str, tmp_path: Path) -> Non
 def test_a_broken_adapter_is_refused_in_one_line(name: str, adapter: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(adapter, tmp_path / "adapter"))
     ADAPTERS[name](folder)
-    with pytest.raises(PolicyError, match=r"policy\.start") as refusal:
+    with pytest.raises(InputError, match=r"policy\.start") as refusal:
         load_policy(tiny_path(), start=folder)
     assert "\n" not in str(refusal.value)
 
@@ -194,6 +189,6 @@ def test_no_code_of_a_models_folder_is_run(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: pass\n")
     own = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own", "AutoTokenizer": ["own.Own", None]}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": own}))
-    with pytest.raises(PolicyError, match="model="):
+    with pytest.raises(InputError, match="model="):
         load_policy(str(tmp_path))
     assert not (tmp_path / "ran").exists()

@@ -16,7 +16,6 @@ from scipy.stats import spearmanr
 from turnwise.models.attention import backbone
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.predictor import (
-    Anchor,
     Critic,
     OnlinePredictor,
     Prediction,
@@ -211,10 +210,10 @@ def test_rewards_that_no_probability_can_reach_are_named(grown: Grown) -> None:
 
 def test_the_first_half_by_hand() -> None:
     # 3 anchors, so 1.5 to serve: all of the first, and half of the second
-    ranked = [Anchor(0.1, 0.0), Anchor(0.25, 0.24), Anchor(0.2, 0.16)]
+    ranked = [(0.1, 0.0), (0.25, 0.24), (0.2, 0.16)]
     assert captured(ranked) == pytest.approx((0.24 + 0.16 / 2) / 0.4)
     assert captured(ranked, 1.0) == pytest.approx(1)
-    assert captured([Anchor(0.1, 0.0)]) is None and captured([]) is None
+    assert captured([(0.1, 0.0)]) is None and captured([]) is None
 
 
 # -- pack histories ----------------------------------------------------------------------------------------------------
