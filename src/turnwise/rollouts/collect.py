@@ -55,12 +55,10 @@ class Experience:
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Collects the experience (rollouts, rewards, credit) of each iteration, and packs the trees into updates.
+    """Collects the experience (rollouts, rewards, credit) of each iteration.
 
     Args:
         select, play, reward, advantage: the functions that define the method (see the start of this module).
-        row_tokens, batch_tokens: limits of the packed rows and micro-batches; see :func:`turnwise.rollouts.pack.pack`.
-        steps: number of optimiser steps of an iteration. Each step gets a part of the iteration's trees.
         max_refills: greatest number of refills in an iteration. A refill samples rollouts from further states, to
             replace trees without a learning signal. Only advantage rules with ``zero_variance="refill"`` refill
             (DAPO's dynamic sampling).
@@ -73,9 +71,6 @@ class Collector:
     play: Play
     reward: Reward
     advantage: Advantage
-    row_tokens: int = 2048
-    batch_tokens: int = 8192
-    steps: int = 1
     max_refills: int = 4
     gather: Gather = list
     seed: int = 0
@@ -104,16 +99,6 @@ class Collector:
         _drop_empty(experience)
         return experience
 
-    def updates(self, experience: Experience) -> list[Update]:
-        """Returns one packed update for each optimiser step: the trees are divided, in order, into parts whose sizes
-        differ by at most one tree.
-        """
-        trees, credits = experience.trees, experience.credits
-        ends = [part * len(trees) // self.steps for part in range(self.steps + 1)]
-        return [
-            pack(trees[low:high], credits[low:high], self.row_tokens, self.batch_tokens) for low, high in pairwise(ends)
-        ]
-
     def _extend(
         self, experience: Experience, states: Sequence[State], key: object, memory: Mapping[str, float]
     ) -> None:
@@ -128,6 +113,17 @@ class Collector:
         experience.rewards += [rewards for _, rewards in played]
         credited = credit_all(self.advantage, experience.trees, experience.rewards, memory)
         experience.credits, experience.memory, experience.metrics = credited.credits, credited.memory, credited.metrics
+
+
+def updates_of(
+    experience: Experience, steps: int = 1, row_tokens: int = 2048, batch_tokens: int = 8192
+) -> list[Update]:
+    """Returns one packed update for each of the ``steps`` optimiser steps of an iteration: the trees are divided, in order,
+    into parts whose sizes differ by at most one tree. The other arguments are those of :func:`turnwise.rollouts.pack.pack`.
+    """
+    trees, credits = experience.trees, experience.credits
+    ends = [part * len(trees) // steps for part in range(steps + 1)]
+    return [pack(trees[low:high], credits[low:high], row_tokens, batch_tokens) for low, high in pairwise(ends)]
 
 
 def _some(states: Sequence[State], count: int, seed: int) -> list[State]:
@@ -147,11 +143,8 @@ def _counts(tree: RolloutTree, credit: Credit) -> bool:
 
 def _drop_empty(experience: Experience) -> None:
     whole = list(zip(experience.trees, experience.rewards, experience.credits, strict=True))
-    experience.trees, experience.rewards, experience.credits = [], [], []
-    for tree, rewards, credit in whole:
-        if _counts(tree, credit):
-            experience.trees.append(tree)
-            experience.rewards.append(rewards)
-            experience.credits.append(credit)
-        else:
-            experience.replaced.append((tree, rewards))
+    kept = [each for each in whole if _counts(each[0], each[2])]
+    experience.replaced += [(tree, rewards) for tree, rewards, credit in whole if not _counts(tree, credit)]
+    experience.trees = [tree for tree, _, _ in kept]
+    experience.rewards = [rewards for _, rewards, _ in kept]
+    experience.credits = [credit for _, _, credit in kept]

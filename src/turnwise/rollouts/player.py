@@ -177,29 +177,28 @@ OnReply = Callable[[State, Sequence[int]], None]
 OnTree = Callable[[RolloutTree], None]
 
 
+@dataclass(eq=False)
 class Playing:
     """Samples the rollouts of one call of ``Player.play``, where the arguments are explained."""
 
-    def __init__(
-        self,
-        player: Player,
-        allocator: Allocator,
-        gate: Gate,
-        key: object,
-        on_turns: Callable[[int], None],
-        on_reply: OnReply | None,
-        on_tree: OnTree | None,
-    ) -> None:
-        self.player, self.engine, self.tally = player, player.engine, player.tally
-        self.allocator, self.gate, self.key = allocator, gate, key
-        self.on_reply, self.on_tree = on_reply, on_tree
+    player: Player
+    allocator: Allocator
+    gate: Gate
+    key: object
+    on_turns: Callable[[int], None]
+    on_reply: OnReply | None
+    on_tree: OnTree | None
+
+    def __post_init__(self) -> None:
+        player = self.player
+        self.engine, self.tally = player.engine, player.tally
         self.local = player.max_turns == 1
         threads = player.environment_threads if player.environment.waits else 0
         together = player.environment.together
         if self.local and together is not None:
             threads = min(threads, together)  # each verifier may hold a process
         self.answers = EnvironmentCalls(threads, player.environment_seconds, player.lock)
-        self.schedule = schedule_of(player.engine, player.sampling, on_turns)
+        self.schedule = schedule_of(player.engine, player.sampling, self.on_turns)
         self.limit = RolloutLimit(None if self.local else together, self.schedule)
         self._number = numbers()
         self._opened: dict[int, None] = {}  # the engine's open nodes (stored prefixes), in order
@@ -467,6 +466,7 @@ class Player:
         on_turns: Callable[[int], None] = lambda count: None,
         on_reply: OnReply | None = None,
         on_tree: OnTree | None = None,
+        among: Sequence[State] | None = None,
     ) -> list[RolloutTree]:
         """Samples rollouts that start at ``states``, and returns one rollout tree for each state.
 
@@ -481,15 +481,17 @@ class Player:
             on_reply: is called with each action as soon as it is complete, if ``max_turns`` is 1. A judge can then
                 begin while other actions are still sampled. The draws do not depend on this callback.
             on_tree: is called with each tree when all its rollouts have ended.
+            among: the states among which the allocator divides its budget, if other processes play some of them.
         """
         if len({state.id for state in states}) != len(states):
             raise ValueError("two states of one collection have the same id, but an id names a group: make ids unique")
         trees = [RolloutTree(state, version=self.engine.version) for state in states]
         # The longest histories come first, so that shorter ones of the same trajectory can share the engine's row.
         order = sorted(range(len(trees)), key=lambda i: -len(states[i].ids))
-        counts = allocator(states)
+        shared = states if among is None else among
+        counts = dict(zip((state.id for state in shared), allocator(shared), strict=True))
         playing = Playing(self, allocator, gate, key, on_turns, on_reply, on_tree)
-        run_to_end(playing.run([trees[i] for i in order], [counts[i] for i in order]))
+        run_to_end(playing.run([trees[i] for i in order], [counts[states[i].id] for i in order]))
         if max(len(self.episodes.kept), len(self.verdicts.kept)) > KEPT:
             self.forget()
         return trees

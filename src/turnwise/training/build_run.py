@@ -158,7 +158,9 @@ def build_parts(
     if data.file is not None and built["states"].source == "expert":
         dialect = dialect_of(policy.chat, data.tools_as_text is True, chosen or data.format)
         form = dialect.format
-    reward = built["reward"] = in_format(built["reward"], form)
+    reward = built["reward"]
+    if getattr(reward, "format", form) is None:  # a reward that parses calls and has no format yet
+        reward = built["reward"] = replace(reward, format=form)
     predictor = _predictor(settings, policy.tokenizer)
     known: dict[str, Any] = {"answer": AnswerProbability(policy.model, policy.chat, env)}
     known |= {"value": predictor.values, "reward": predictor.success(reward)} if predictor and reward else {}
@@ -270,8 +272,3 @@ def call_format(chosen: Format | None, environment: Any, from_file: bool) -> For
             "keep environments of one format, or choose reward=functional"
         )
     return next(iter(formats.values()), FALLBACK)  # type: ignore[arg-type]
-
-
-def in_format(reward: Any, form: Format) -> Any:
-    """Sets the format of a reward that parses calls and has none yet."""
-    return replace(reward, format=form) if getattr(reward, "format", form) is None else reward

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -106,9 +106,6 @@ class DistributedContext:
         finally:
             if self.first:  # after an error too; the other processes then run the block and raise the same error
                 self.barrier()
-
-    def sampling(self, served: bool) -> DistributedContext:
-        return replace(self, served=served)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -55,23 +55,22 @@ from turnwise.types import Credit, State, Task, Turn
 logger = logging.getLogger(__name__)
 
 
+@dataclass
 class Measure:
     """Evaluates the policy of a run: the weights of ``module``. ``policy`` is the base policy. A finished evaluation is stored
     under its name in the folder ``evaluation/`` of the run and is not repeated.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        policy: BasePolicy,
-        player: Player,
-        module: PolicyModule,
-        candidates: Candidates,
-        phases: Phases,
-    ) -> None:
-        self.settings, self.policy, self.player, self.module = settings, policy, player, module
-        self.candidates, self.phases, self.distributed = candidates, phases, module.distributed
-        self.general: General | None = None
+    settings: Settings
+    policy: BasePolicy
+    player: Player
+    module: PolicyModule
+    candidates: Candidates
+    phases: Phases
+    general: General | None = None  # the base policy's answers to general questions, once they are needed
+
+    def __post_init__(self) -> None:
+        self.distributed = self.module.distributed
 
     @cached_property
     def tasks(self) -> list[Task]:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -22,11 +22,10 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from turnwise.daemon_threads import DaemonThreads
 from turnwise.errors import InputError
-from turnwise.methods.allocate import Allocator
 from turnwise.methods.reward import rewards_of
 from turnwise.methods.sft import Imitation, demonstrated_paths, demonstration
 from turnwise.methods.states import Batches
-from turnwise.rollouts.collect import Collector, Experience
+from turnwise.rollouts.collect import Collector, Experience, updates_of
 from turnwise.rollouts.pack import Update
 from turnwise.rollouts.player import Player
 from turnwise.training.build_run import Parts, Settings
@@ -124,22 +123,6 @@ class AheadCollection:
 # -- one iteration -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Allocated:
-    """An allocator for the states of one process, while ``allocator`` divides its budget among the states of all
-    processes: ``counts`` maps the id of every state to the number of rollouts.
-    """
-
-    allocator: Allocator
-    counts: Mapping[str, int]
-
-    def __call__(self, states: Sequence[State]) -> list[int]:
-        return [self.counts[state.id] for state in states]
-
-    def expand(self, trees: Sequence[RolloutTree]) -> list[Mapping[int, int]]:
-        return self.allocator.expand(trees)
-
-
 class Collection:
     """Collects the rollouts of an iteration and returns its packed updates, one for each optimiser step. Without an
     allocator, nothing is sampled, and the trees are demonstrations.
@@ -164,7 +147,7 @@ class Collection:
         reprofile: Reprofile | None = None,
         frozen: Frozen | None = None,
     ) -> None:
-        rollout, update = settings.rollout, settings.update
+        rollout = settings.rollout
         self.settings, self.parts, self.player, self.module, self.recorder = settings, parts, player, module, recorder
         self.reprofile, self.frozen, self.distributed = reprofile, frozen, module.distributed
         self.settled = 0.0  # seconds that :meth:`settle` has waited since the last collection was taken
@@ -189,9 +172,6 @@ class Collection:
             play=frozen or (self._roll_out if self.sampled else self._demonstrate),
             reward=parts.judged or (self._reward if parts.reward else lambda tree: {}),
             advantage=parts.advantage or Imitation(),
-            row_tokens=update.row_tokens,
-            batch_tokens=update.batch_tokens,
-            steps=update.steps,
             max_refills=rollout.max_refills,
             gather=list if handed or not self.sampled else self.distributed.gather,
             seed=settings.seed,
@@ -211,8 +191,8 @@ class Collection:
             gathered = self._gather(iteration, began, self.memory)
         experience, self.memory = gathered.experience, dict(gathered.experience.memory)
         self.module.staleness, stale_turns = self._stale(experience) if self.sampled else (0, 0.0)
-        packing = time.monotonic()
-        packed = self.collector.updates(experience)
+        packing, update = time.monotonic(), self.settings.update
+        packed = updates_of(experience, update.steps, update.row_tokens, update.batch_tokens)
         done = time.monotonic()
         seconds, waited = gathered.seconds + done - packing, self.settled + done - began
         self.settled = 0.0
@@ -230,7 +210,7 @@ class Collection:
         self.recorder.collected(iteration, whole, packed, learned, cpu_began, done - began)
         if self.ahead is not None:
             self.ahead.go_on(iteration, self.memory)
-        return self.module.with_near([update.share(self.distributed.rank, self.distributed.world) for update in packed])
+        return self.module.with_near([part.share(self.distributed.rank, self.distributed.world) for part in packed])
 
     def settle(self) -> None:
         """Waits, in all processes, until the collections of later iterations are done and the engine is free. Without this
@@ -277,15 +257,14 @@ class Collection:
             return rewards_of(self.parts.reward, tree)
 
     def _roll_out(self, states: Sequence[State], key: object) -> list[RolloutTree]:
-        parts, allocator = self.parts, self.parts.allocator
-        assert allocator is not None and parts.gate is not None
-        if self.distributed.world > 1:
-            allocator = Allocated(allocator, dict(zip((state.id for state in states), allocator(states), strict=True)))
+        parts = self.parts
+        assert parts.allocator is not None and parts.gate is not None
         return self.player.play(
             self.distributed.share(states),
-            allocator,
+            parts.allocator,
             parts.gate,
             (self.settings.seed, key),
+            among=states,
             on_turns=self._still,
             on_reply=parts.judged.ask if parts.judged else None,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import os
@@ -10,7 +9,8 @@ import signal
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from omegaconf import DictConfig
 
 from turnwise.config.follow import told
 from turnwise.console import Terminal
+from turnwise.engines.cache import give_back
 from turnwise.env import environments_of
 from turnwise.errors import Checked, Interrupted, Stopped
 from turnwise.runs.page import print_summary, write_pages
@@ -57,7 +58,7 @@ def run(cfg: DictConfig, began: float | None = None, env: Any = None) -> None:
     with ExitStack() as ends:
         ends.enter_context(explained_memory())
         served = getattr(get_object(cfg.engine._target_), "served", False)
-        distributed = ends.enter_context(joined(cfg.trainer)).sampling(served)
+        distributed = replace(ends.enter_context(joined(cfg.trainer)), served=served)
         first = distributed.first
         console = Terminal(stderr=True, quiet=not first)
         phases = ends.enter_context(Phases(console, label_of(cfg.name, cfg.seed)))
@@ -138,7 +139,7 @@ def run(cfg: DictConfig, began: float | None = None, env: Any = None) -> None:
 
 
 def prepare(seed: int) -> None:
-    give_back()
+    free_earlier_runs()
     quiet()
     L.seed_everything(seed, verbose=False)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -153,18 +154,16 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", module="lightning|transformers|peft")
 
 
-def give_back() -> None:
+def free_earlier_runs() -> None:
     """Frees the memory of earlier runs in this process. A trainer, its module and a report's figures refer to each other in
     cycles, for which Python searches only after the number of objects has grown by a quarter: the memory of a sweep's
     runs would add up. What is left, mostly the libraries, is frozen, because every later search would visit it.
     """
     gc.unfreeze()
-    gc.collect()
+    give_back()
     gc.freeze()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-    with suppress(OSError, AttributeError):  # only glibc has this function
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:

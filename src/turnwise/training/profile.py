@@ -206,17 +206,14 @@ class Choice:
         profiles, kept, entries = self.profiled()
         reprofile = None
         if rule.reprofile is not None:
-            of_run = (self, settings.rollout, settings.seed, self.phases.log)
+            of_run = (lambda number: self.profiled(number)[1], settings.rollout, settings.seed, self.phases.log)
             reprofile = Reprofile(rule.reprofile, self.candidates, kept, *of_run)
         return Chosen(kept, count_profile(profiles, self.candidates), reprofile, entries)
 
-    def __call__(self, number: int) -> Sequence[State]:
-        """Makes profile ``number`` (0: the profile before training) and returns the states that the rule keeps."""
-        return self.profiled(number)[1]
-
     def profiled(self, number: int = 0) -> tuple[Mapping[str, Profile], Sequence[State], Mapping[str, float]]:
-        """Profiles the candidates under the current policy, unless an earlier start of the run has done so. Returns the
-        profiles, the states that the rule keeps, and the entries ``pivots.*`` of the result.
+        """Makes profile ``number`` (0: the profile before training) of the candidates under the current policy, unless an
+        earlier start of the run has done so. Returns the profiles, the states that the rule keeps, and the entries
+        ``pivots.*`` of the result.
         """
         settings, distributed, engine = self.settings, self.module.distributed, self.player.engine
         name = f"profile-{number}" if number else "profile"

@@ -96,24 +96,19 @@ def _installed(library: str) -> str:
 # -- success on tasks --------------------------------------------------------------------------------------------------
 
 
-def comparison(base: Evaluation, after: Evaluation, mode: str, split: str | None = None) -> dict[str, Any]:
-    """Returns the success rates before and after training on the tasks in both evaluations, and the change with a
-    paired 95 % confidence interval.
-    """
-    return _tasks(base.success(mode, split), after.success(mode, split))
-
-
 def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     """Returns the entry ``in_domain`` of ``result.json``: success before and after training, for sampled and for greedy
     attempts. The headline is the comparison of sampled attempts, or without sampled attempts, of greedy attempts.
     """
-    modes = {mode: found for mode in ("sampled", "greedy") if (found := comparison(base, after, mode))}
+    modes = {
+        mode: found for mode in ("sampled", "greedy") if (found := _tasks(base.success(mode), after.success(mode)))
+    }
     headline = next(iter(modes), "sampled")
     splits = sorted({episode.split for episode in base.episodes})
     return {
         **modes.get(headline, {}),
         "decoding": headline,
-        "by_split": {split: comparison(base, after, headline, split) for split in splits},
+        "by_split": {name: _tasks(base.success(headline, name), after.success(headline, name)) for name in splits},
         **by_subset(base, after, headline),
         **modes,
         "pass_at_k": _pass_at_k(base.success("sampled"), after.success("sampled")),
@@ -153,6 +148,9 @@ def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
 
 
 def _tasks(before: Mapping[str, list[float]], since: Mapping[str, list[float]]) -> dict[str, Any]:
+    """Returns the success rates before and after training on the tasks in both evaluations, and the change with a
+    paired 95 % confidence interval.
+    """
     tasks = sorted(before.keys() & since.keys())
     if not tasks:
         return {}

@@ -9,7 +9,7 @@ import pytest
 
 from turnwise.methods.awpo import PEAK, Awpo
 from turnwise.methods.credit import GroupAdvantage
-from turnwise.rollouts.collect import REFILLS, Collector
+from turnwise.rollouts.collect import REFILLS, Collector, updates_of
 from turnwise.types import Rewards, RolloutTree, State, Task, Turn
 
 # rewards of a state's two rollouts; "same" teaches nothing
@@ -51,12 +51,11 @@ def test_a_batch_rule_sees_the_update_and_its_memory_comes_back() -> None:
 
 @pytest.mark.parametrize(("steps", "parts"), [(1, [4]), (2, [2, 2]), (3, [1, 1, 2]), (4, [1, 1, 1, 1])])
 def test_each_step_trains_on_its_part_of_the_trees_with_the_credit_of_the_whole(steps: int, parts: list[int]) -> None:
-    whole = collector(["easy", "hard", "other", "same"], [], GroupAdvantage(zero_variance="keep"))
-    experience = whole.collect(0)
-    updates = replace(whole, steps=steps).updates(experience)
+    experience = collector(["easy", "hard", "other", "same"], [], GroupAdvantage(zero_variance="keep")).collect(0)
+    updates = updates_of(experience, steps)
     assert [update.counts.sequences for update in updates] == [2 * trees for trees in parts]
     taught = [float(x) for update in updates for packed in update.batches for x in packed.items.advantage_K]
-    (undivided,) = whole.updates(experience)
+    (undivided,) = updates_of(experience)
     assert sorted(taught) == sorted(float(x) for packed in undivided.batches for x in packed.items.advantage_K)
     last = [float(x) for packed in updates[-1].batches for x in packed.items.advantage_K]
     assert taught.count(0.0) == last.count(0.0) == 2  # "same" was drawn last

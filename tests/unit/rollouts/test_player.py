@@ -178,6 +178,18 @@ def test_branches_do_not_depend_on_who_was_first(player: Player, states: list[St
 # -- replies -----------------------------------------------------------------------------------------------------------
 
 
+class Ranked(Uniform):
+    """Starts as many rollouts at a state as states precede it."""
+
+    def __call__(self, states: Sequence[State]) -> list[int]:
+        return list(range(len(states)))
+
+
+def test_a_budget_is_divided_among_the_states_of_all_processes(player: Player, states: list[State]) -> None:
+    trees = player.play([states[2], states[1]], Ranked(), Never(), "k", among=states[:3])
+    assert [len(tree.leaves()) for tree in trees] == [2, 1]
+
+
 def test_every_single_reply_is_told_when_it_ends_and_draws_stay_the_same() -> None:
     player = player_in(HouseholdEnv(horizon=2), max_tokens=5, max_turns=1)
     prompts = [player.chat.prompt([{"role": "user", "content": f"go {i}"}]) for i in range(3)]

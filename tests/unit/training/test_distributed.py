@@ -10,12 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.config.settings import UpdateSettings
-from turnwise.methods.allocate import Uniform
 from turnwise.methods.credit import spread
 from turnwise.methods.loss import Clipped, merge_metrics
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.distributed import DistributedContext
-from turnwise.training.iterations import Allocated
 from turnwise.training.policy_module import PolicyModule, recomputing
 from turnwise.types import RolloutTree, State, Task, Turn
 
@@ -29,11 +27,6 @@ def test_shares_are_neighbours_nearly_alike_and_whole_together(items: list[int],
 
 def state(i: int) -> State:
     return State(str(i), Task("toy", str(i), "train"), (7 + i, 8, 9))
-
-
-def test_a_budget_that_is_spent_is_not_spent_again_on_a_share() -> None:
-    allocated = Allocated(Uniform(4), {"0": 3, "1": 0, "2": 5})
-    assert allocated([state(2), state(0)]) == [5, 3]
 
 
 @pytest.mark.parametrize("world", [2, 3, 9])

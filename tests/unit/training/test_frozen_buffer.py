@@ -25,7 +25,7 @@ from turnwise.methods.reward import Outcome
 from turnwise.methods.selective import DISTANCE, Divergence
 from turnwise.methods.states import Batches, task_starts
 from turnwise.models.policy import load_policy
-from turnwise.rollouts.collect import Collector
+from turnwise.rollouts.collect import Collector, updates_of
 from turnwise.rollouts.episodes import Openings
 from turnwise.rollouts.player import Player
 from turnwise.shipped import tiny_path
@@ -158,7 +158,7 @@ def gradient(model: Any, trees: Sequence[RolloutTree]) -> tuple[dict[str, torch.
     collector = Collector(
         Batches(buffer.states, 0, len(trees)), buffer, Outcome(), GroupAdvantage(zero_variance="keep")
     )
-    (update,) = collector.updates(collector.collect(0))
+    (update,) = updates_of(collector.collect(0))
     module = PolicyModule(model, Clipped(), UpdateSettings(1e-4))
     model.zero_grad(set_to_none=True)
     module._add_gradients(update)
