@@ -122,9 +122,17 @@ class Rollouts:
         rows, tokens = self.args.continuous_rows, self.args.continuous_tokens
         block = self.args.continuous_block
         server = Continuous(self.model(), self.work, self.tokenizer.pad_token_id, rows, tokens, block)
-        self.closing.append(server.close)
+
+        def run(number: int) -> Round:
+            with server.started():
+                return timed(lambda: serve(server, self.work), self.device)
+
+        def warm() -> None:
+            with server.started():
+                serve(server, self.small)
+
         note = f"transformers continuous batching, {rows} requests and {tokens} tokens a pass"
-        return self.contender("continuous", lambda work, number: serve(server, work), note)
+        return Contender("continuous", run, warm, note)
 
     def trl(self) -> Contender:
         from peers_trl import Rollouts as Trl

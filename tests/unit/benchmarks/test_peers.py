@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from dataclasses import replace
 
 import pytest
@@ -138,11 +139,10 @@ def test_generate_plays_what_we_play(work, greedy) -> None:
 
 def test_continuous_batching_plays_what_we_play(work, greedy) -> None:
     server = Continuous(model_of("tiny", "float32", CPU), work, pad_id=0, rows=3, batch_tokens=128, block=16)
-    try:
+    with server.started():
         assert serve(server, work) == greedy[1]
         assert serve(server, work) == greedy[1]  # once more, from shared blocks
-    finally:
-        server.close()
+    assert not [thread for thread in threading.enumerate() if "_run_generation_loop" in thread.name]
 
 
 def test_trl_reads_the_same_tokens(work) -> None:
