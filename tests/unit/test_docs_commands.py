@@ -27,8 +27,8 @@ COMMANDS = sorted(
         found.strip()
         for page, text in PAGES.items()
         if page not in ELSEWHERE
-        for found in re.findall(r"^python train\.py (.*)$", text, re.MULTILINE)
-        if not found.startswith("-")
+        for found in re.findall(r"(?:^|`)python train\.py ([^`\n]*)", text, re.MULTILINE)
+        if not re.search(r"^-| --cfg|NAME|your/", found)
     }
 )
 
