@@ -40,6 +40,7 @@ class Batch(NamedTuple):
     """A batch to sample. With ``listened``, a worker also sends each sample as soon as it is complete."""
 
     calls: list[Call]  # are made first
+    made: int  # number of nodes that the lane has made since its weights changed, after the calls
     nodes: list[int]
     sampling: Sampling
     seeds: list[int]
@@ -57,6 +58,8 @@ class Done(NamedTuple):
 def answer(engine: TreeEngine, batch: Batch, on_sample: Told | None) -> list[Sample]:
     for method, *given in batch.calls:
         getattr(engine, method)(*given)
+    if engine.made != batch.made:  # else a number would name another history
+        raise RuntimeError("an interrupted batch has lost calls of a lane; load the weights again")
     return engine.sample(batch.nodes, batch.sampling, batch.seeds, on_sample)
 
 
@@ -297,7 +300,7 @@ class Lanes:
         def batch(lane: int, places: list[int]) -> Batch:
             calls, self._calls[lane] = self._calls[lane], []
             chosen = [self._places[nodes[place]][1] for place in places], sampling, [seeds[place] for place in places]
-            return Batch(calls, *chosen, on_sample is not None)
+            return Batch(calls, self._made[lane], *chosen, on_sample is not None)
 
         parts: dict[int, list[int]] = {}  # lane -> indices of its nodes in the batch
         for place, node in enumerate(nodes):

@@ -124,7 +124,7 @@ class TreeEngine:
             self._shape, self._store = shape, Store(*shape)
         self._rows = Rows(self._store)
         self._nodes: dict[int, Node] = {}
-        self._next = 0  # nodes are numbered from 1 on
+        self.made = 0  # number of nodes made with these weights. They are numbered from 1 on
 
     def report(self) -> dict[str, float]:
         return {"computed_tokens": self.computed_tokens}
@@ -166,9 +166,9 @@ class TreeEngine:
 
     def _add(self, node: Node) -> int:
         node.row.users += 1
-        self._next += 1
-        self._nodes[self._next] = node
-        return self._next
+        self.made += 1
+        self._nodes[self.made] = node
+        return self.made
 
     def _settle(self, node: Node) -> None:
         """Appends a node's pending tokens to its row, or to a copy of the row if other nodes have made it longer."""

@@ -106,6 +106,22 @@ def test_what_is_near_stands_in_one_lane(make_model: MakeModel, lanes: Callable[
     assert engine.report()["computed_tokens"] == 3 * 40 and engine.report()["lane_cpu_seconds"] > 0
 
 
+def test_a_lane_that_lost_calls_names_no_other_history(make_model: MakeModel, lanes: Callable[..., Lanes]) -> None:
+    engine, rng = lanes(make_model("qwen3", False)), random.Random(3)
+    nodes = [engine.open(ids(rng, 20), near="a") for _ in range(3)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine._first, "open", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.sample(nodes, DRAWN, [0, 1, 2])
+    nodes = [engine.open(ids(rng, 20), near="a") for _ in range(4)]
+    with pytest.raises(RuntimeError, match="lost calls"):
+        engine.sample(nodes[:1], DRAWN, [0])
+
+
+def interrupted(ids: list[int]) -> int:
+    raise KeyboardInterrupt
+
+
 def test_a_process_that_dies_stops_the_run(make_model: MakeModel, lanes: Callable[..., Lanes]) -> None:
     model = make_model("qwen3", False)
     engine = lanes(model)
