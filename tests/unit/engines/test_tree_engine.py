@@ -11,7 +11,7 @@ import torch
 from tests.unit.random_models import small_config, small_model
 from torch import Tensor
 
-from turnwise.engines import cache
+from turnwise.engines import cache, tree_engine
 from turnwise.engines.cache import SideBySide, Store
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
@@ -153,8 +153,9 @@ def test_no_stale_key_or_value_is_read_after_an_update(make_model: MakeModel, lo
         )
 
     with monkeypatch.context() as patch:
-        patch.setattr(TreeEngine, "_forget", lambda self, shape: None)
         rows = engine._rows
+        patch.setattr(engine._store, "clear", lambda: None)
+        patch.setattr(tree_engine, "Rows", lambda store: rows)
         engine.load_weights(model, 1)
         assert engine._rows is rows
         assert worst() > 1e-2
