@@ -28,7 +28,7 @@ COMMANDS = sorted(
         for page, text in PAGES.items()
         if page not in ELSEWHERE
         for found in re.findall(r"(?:^|`)python train\.py ([^`\n]*)", text, re.MULTILINE)
-        if not re.search(r"^-| --cfg|NAME|your/", found)
+        if not re.search(r"^-| --cfg|NAME", found)
     }
 )
 
