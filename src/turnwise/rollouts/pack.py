@@ -214,6 +214,7 @@ def pack(
         length_of = credit.lengths(tree)
         sequence_of: dict[int, int] = {}
         done: set[int] = set()
+        root: tuple[_Row, int] | None = None  # the row and node at which the tree's state ends
         for leaf in tree.leaves():
             path = tree.path(leaf)
             wanted = [t for t in path if credit.weight[t] and t not in done]
@@ -223,7 +224,7 @@ def pack(
             if not wanted:
                 continue
             path = path[: path.index(wanted[-1]) + 1]  # turns after the last trained turn are not needed
-            row, at = _place(rows, tree.state.ids, _segments(tree, path), row_tokens, merge)
+            row, at = root = _place(rows, tree.state.ids, _segments(tree, path), row_tokens, merge, root)
             for t in path:
                 turn = tree.turns[t]
                 nodes = row.trie.add(turn.action_ids, at)
@@ -256,14 +257,23 @@ def _segments(tree: RolloutTree, path: Sequence[int]) -> list[list[int]]:
 
 
 def _place(
-    rows: list[_Row], state: Sequence[int], segments: Sequence[Sequence[int]], row_tokens: int, merge: bool
+    rows: list[_Row],
+    state: Sequence[int],
+    segments: Sequence[Sequence[int]],
+    row_tokens: int,
+    merge: bool,
+    root: tuple[_Row, int] | None,
 ) -> tuple[_Row, int]:
     """Returns the row for a path, and the node of the row at which the path's state ends. The row is the last row of
-    ``rows`` if the path shares a long enough prefix with this row and fits into it, else a new row.
+    ``rows`` if the path shares a long enough prefix with this row and fits into it, else a new row. ``root`` is the
+    result for an earlier path of the same tree, which saves a search for the state in the row.
     """
     if merge and rows:
         row = rows[-1]
-        shared, at = row.trie.shared(state)
+        if root is not None and root[0] is row:
+            shared, at = len(state), root[1]
+        else:
+            shared, at = row.trie.shared(state)
         if shared == len(state):
             shared += row.trie.shared(segments[0], at)[0]
         grown = len(row.trie) + len(state) + sum(map(len, segments)) - shared
