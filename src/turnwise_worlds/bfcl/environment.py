@@ -58,25 +58,29 @@ class PublicTasks:
         return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in chosen]
 
     def problem(self, task: Task) -> DialogueProblem:
-        name = str(task.data["entry"])
-        entry = entries(subset_of(name))[name]
-        classes = tuple(entry["involved_classes"])
-        everything = [tool for name in classes for tool in tools_of_class(name)]
-        held = {int(turn): set(names) for turn, names in entry.get("missed_function", {}).items()}
-        hidden = set().union(*held.values())
-        shown = tuple(tool for tool in everything if name_of(tool) not in hidden)
-        tools_of = {turn: tuple(tool for tool in everything if name_of(tool) in names) for turn, names in held.items()}
-        unable = NO_FUNCTION if held else NO_VALUE
-        turns = []
-        for at, (messages, truth) in enumerate(zip(entry["question"], entry["ground_truth"], strict=True)):
-            user = "\n".join(message["content"] for message in messages)
-            if at in tools_of:
-                functions = json.dumps([tool["function"] for tool in tools_of[at]])
-                user = f"{functions}\n{announcement()}"
-            calls = tuple(read_truth(source, classes) for source in truth)
-            turns.append(UserTurn(user, calls, "" if calls else unable))
-        world = partial(Apis, classes, entry["initial_config"], subset_of(name) == "long_context")
-        return DialogueProblem(world, tuple(turns), shown, tools_of)
+        return _problem(str(task.data["entry"]))
+
+
+@lru_cache(maxsize=800)
+def _problem(name: str) -> DialogueProblem:
+    entry = entries(subset_of(name))[name]
+    classes = tuple(entry["involved_classes"])
+    everything = [tool for name in classes for tool in tools_of_class(name)]
+    held = {int(turn): set(names) for turn, names in entry.get("missed_function", {}).items()}
+    hidden = set().union(*held.values())
+    shown = tuple(tool for tool in everything if name_of(tool) not in hidden)
+    tools_of = {turn: tuple(tool for tool in everything if name_of(tool) in names) for turn, names in held.items()}
+    unable = NO_FUNCTION if held else NO_VALUE
+    turns = []
+    for at, (messages, truth) in enumerate(zip(entry["question"], entry["ground_truth"], strict=True)):
+        user = "\n".join(message["content"] for message in messages)
+        if at in tools_of:
+            functions = json.dumps([tool["function"] for tool in tools_of[at]])
+            user = f"{functions}\n{announcement()}"
+        calls = tuple(read_truth(source, classes) for source in truth)
+        turns.append(UserTurn(user, calls, "" if calls else unable))
+    world = partial(Apis, classes, entry["initial_config"], subset_of(name) == "long_context")
+    return DialogueProblem(world, tuple(turns), shown, tools_of)
 
 
 def subset_of(name: str) -> str:
