@@ -100,7 +100,8 @@ class Session(Protocol):
             name: value for name, value in vars(self).items() if isinstance(value, list | dict | set | bytearray)
         }
         vars(twin).update(copy.deepcopy(changing))  # together, so that what two of them share stays shared
-        vars(twin).update({name: value.fork() for name, value in vars(self).items() if hasattr(type(value), "fork")})
+        forks = {id(value): value.fork() for value in vars(self).values() if hasattr(type(value), "fork")}
+        vars(twin).update({name: forks[id(value)] for name, value in vars(self).items() if id(value) in forks})
         return twin
 
     def admissible(self) -> list[str]:
