@@ -136,7 +136,7 @@ def serve(server: Continuous | Vllm | Llama, work: Work) -> int:
 class Continuous:
     """transformers' continuous batching. Each round has a manager of its own, started and ended outside the measured time:
     while the manager's thread lives, the process has more threads of OpenMP than cores, and then those of all contenders in
-    this process sleep between products. Our rounds took 1.4 times as long beside such a thread.
+    this process sleep between products.
 
     Args:
         rows, batch_tokens: greatest number of requests and of tokens in one forward pass.

@@ -4,7 +4,7 @@ reward can be trusted (Eqs. 18-25). It extends ToolRL, in the same environment (
 The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
 a part is named in conf/GROUP/OPTION.yaml.
 
-1. cut each dialogue into its assistant turns, without those that the environment excludes: states s with expert's calls
+1. cut each dialogue into assistant turns that the environment does not exclude: states s with the expert's calls
     [training/candidates.py, methods/states.py] states=expert_turns
 2. for each update: draw G states (in the paper G is the number of groups), from about 24 trajectories
     [methods/states.py] rollout.states=96, rollout.trajectories=24
@@ -86,7 +86,7 @@ class ToolRL(Method):
 
     The algorithm:
 
-    1. cut each dialogue into its assistant turns, without those that the environment excludes: states s with expert's calls
+    1. cut each dialogue into assistant turns that the environment does not exclude: states s with the expert's calls
         [training/candidates.py, methods/states.py] states=expert_turns
     2. for each update: draw B states s, from about 24 trajectories
         [methods/states.py] rollout.states=96, rollout.trajectories=24
