@@ -61,3 +61,16 @@ def test_a_fork_shares_no_list_and_its_own_lists_stay_one() -> None:
     fork = session.fork()
     fork.step("b")
     assert (session.all, fork.all, fork.last) == ([["a"]], [["a", "b"]], ["a", "b"])
+
+
+class Room:
+    def fork(self) -> Room:
+        return Room()
+
+
+def test_two_names_of_one_forked_value_stay_one() -> None:
+    session = Notes()
+    vars(session).update(room=Room())
+    vars(session).update(here=vars(session)["room"])
+    fork = vars(session.fork())
+    assert fork["room"] is fork["here"] is not vars(session)["room"]
