@@ -6,7 +6,7 @@ a part is named in conf/GROUP/OPTION.yaml.
 
 1. cut each dialogue into assistant turns that the environment does not exclude: states s with the expert's calls
     [training/candidates.py, methods/states.py] states=expert_turns
-2. for each update: draw G states (in the paper G is the number of groups), from about 24 trajectories
+2. for each update: draw G states (in the paper G is the number of groups), as in pivotrl
     [methods/states.py] rollout.states=96, rollout.trajectories=24
 3. draw K replies at each state from pi_old
     [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=16, rollout.turns=1
@@ -18,7 +18,7 @@ a part is named in conf/GROUP/OPTION.yaml.
     [methods/awpo.py] advantage=awpo
 7. mean, std and advantage A of R_out and of R_mix within each group; groups of equal rewards stay (Eqs. 18-19)
     [methods/awpo.py] advantage.zero_variance=keep
-8. rho = std_mix / (std_out + std_mix); w = rho if mean R_out < R_max and rho < e_mix, else w = 0 (Eqs. 20-21)
+8. rho = std_mix / (std_out + std_mix); w = rho if mean R_out < R_max (the largest so far) and rho < e_mix, else 0 (Eqs. 20-21)
     [methods/awpo.py] advantage.gate=ratio, advantage.saturation=true, advantage.epsilon_mix=0.75
 9. difficulty weight d = a_prio if t_low < mean R_out < t_high, else a_base (Eq. 22)
     [methods/awpo.py] advantage.difficulty=true, advantage.tau_low=0.4, advantage.tau_high=1.6, advantage.alpha_prio=1.5,
@@ -26,7 +26,8 @@ a part is named in conf/GROUP/OPTION.yaml.
 10. A = d [(1 - w) A_out + w A_mix] (Eq. 23)
     [methods/awpo.py] advantage=awpo
 11. the clip radius falls from e_max to e_min as the mean of w grows (Eq. 24); it needs update.steps > 1
-    [methods/awpo.py, rollouts/pack.py] advantage.dynamic_clip=true, advantage.clip_min=0.18, advantage.clip_max=0.2
+    [methods/awpo.py, rollouts/pack.py, methods/loss.py] advantage.dynamic_clip=true, advantage.clip_min=0.18,
+    advantage.clip_max=0.2
 12. J: mean over replies of min(r A, clip(r) A), where r is the ratio of a whole reply (Eq. 25)
     [methods/loss.py] loss=clipped, loss.ratio=action, loss.aggregation=turn_mean_token_mean
 13. one AdamW step on -J, with the gradient clipped
@@ -80,7 +81,7 @@ class AWPO(Method):
 
 @dataclass(frozen=True, slots=True)
 class ToolRL(Method):
-    """ToolRL (arXiv:2504.13958) on single turns of dialogues, each graded against the demonstrated calls, without KL.
+    """ToolRL (arXiv:2504.13958) on single turns of dialogues, with the reward of AWPO (0 to 2) in place of its own, without KL.
     The reward reads tool calls, so the default environment of method=toolrl is API-Bank (env=apibank_thinking, with the
     shipped policy that thinks before it calls). The environment sets the format of calls (reward.format).
 
@@ -88,7 +89,7 @@ class ToolRL(Method):
 
     1. cut each dialogue into assistant turns that the environment does not exclude: states s with the expert's calls
         [training/candidates.py, methods/states.py] states=expert_turns
-    2. for each update: draw B states s, from about 24 trajectories
+    2. for each update: draw B states s, as in pivotrl
         [methods/states.py] rollout.states=96, rollout.trajectories=24
     3. draw K replies at each s from pi_old
         [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=16, rollout.turns=1
@@ -178,7 +179,7 @@ def execution_score(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> f
     if not expected and not made:
         return 1.0
     names, named = {call.name for call in expected}, {call.name for call in made}
-    agreement = np.array([[_agreement(true, call) for call in made] for true in expected]).reshape(
+    agreement = np.array([[_call_score(true, call) for call in made] for true in expected]).reshape(
         len(expected), len(made)
     )
     matched = agreement[linear_sum_assignment(agreement, maximize=True)].sum()
@@ -186,7 +187,7 @@ def execution_score(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> f
     return float(len(names & named) / len(names | named) + matched) / (1 + len(expected) + parameters)
 
 
-def _agreement(true: ToolCall, call: ToolCall) -> float:
+def _call_score(true: ToolCall, call: ToolCall) -> float:
     """r_para + r_value (Eqs. 14-15); 0 if the tools differ."""
     if true.name != call.name:
         return 0.0
@@ -303,9 +304,9 @@ class Awpo(BatchAdvantage):
         s_mix = std(mixed.values())
         ratio = s_mix / (s_out + s_mix + self.eps) if s_mix > 0 else 0.0
         reasoning = {leaf: mixed[leaf] - value for leaf, value in outcome.items()}
-        return _Group(centre, s_out, ratio, a_out, self._normalised(mixed), self._agreement(outcome, reasoning))
+        return _Group(centre, s_out, ratio, a_out, self._normalised(mixed), self._correlation(outcome, reasoning))
 
-    def _agreement(self, outcome: _Leaves, reasoning: _Leaves) -> float | None:
+    def _correlation(self, outcome: _Leaves, reasoning: _Leaves) -> float | None:
         """The correlation, at least 0 under Assumption 3.2 of the paper; None if one of the two does not vary."""
         s_out, s_judge = std(outcome.values()), std(reasoning.values())
         if min(s_out, s_judge) <= self.tolerance:

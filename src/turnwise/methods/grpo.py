@@ -14,11 +14,11 @@ a part is named in conf/GROUP/OPTION.yaml.
     [methods/gate.py] gate=never
 4. r_i = 1 where episode i is won, else 0
     [methods/reward.py] reward=outcome, reward.of=won
-5. A_i = (r_i - mean) / (std + eps) within the group; groups of equal rewards are left out (PivotRL Eq. 1)
+5. A_i = (r_i - mean) / (std + eps) within the group (PivotRL Eq. 1); groups of equal rewards are left out
     [methods/credit.py] advantage=group, advantage.zero_variance=drop
 6. w_t = pi / pi_old of each token; min(w_t A_i, clip(w_t) A_i)
     [methods/loss.py] loss=clipped, loss.ratio=token, loss.clip_low=0.2, loss.clip_high=0.2
-7. J: mean over episodes of the mean over their tokens (TRACE Eq. 43)
+7. J: mean over episodes of the mean over the tokens of their actions (TRACE Eq. 43)
     [methods/loss.py] loss.aggregation=seq_mean_token_mean, loss.kl_beta=0.0
 8. one AdamW step on -J, with the gradient clipped
     [training/policy_module.py] update.steps=1, update.clip_norm=1.0
@@ -50,7 +50,7 @@ class DAPO(GRPO):
 
     The algorithm is that of grpo, but for these steps:
 
-    5. A_i as before; a group of equal rewards is replaced by the group of another state
+    5. A_i as before; groups of equal rewards are replaced by newly drawn ones, at most 4 times, then left out
         [methods/credit.py, rollouts/collect.py] advantage=group, advantage.zero_variance=refill, rollout.max_refills=4
     6. min(w_t A_i, clip(w_t) A_i); the clip range is wider above 1 than below
         [methods/loss.py] loss=clipped, loss.ratio=token, loss.clip_low=0.2, loss.clip_high=0.28

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 
 def key(name: str, default: Any) -> Any:
-    """A field of a method, which sets the key ``name`` of the configuration."""
+    """A field of a method, which sets the key ``name`` of the configuration. ``default`` only repeats what conf/ says."""
     return field(default=default, metadata={"key": name})
 
 

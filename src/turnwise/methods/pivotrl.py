@@ -1,17 +1,17 @@
-"""PivotRL (arXiv:2603.21383): the policy acts once at expert turns whose sampled outcomes are mixed; any action that is
-equivalent to the expert's is rewarded (Eqs. 5-7). A group-normalised method learns only from such turns, the pivots: if
-all samples of a state have the same reward, each advantage is 0.
+"""PivotRL (arXiv:2603.21383): the policy acts once at pivots, expert turns whose sampled outcomes are mixed and mostly
+failures; any action that is equivalent to the expert's is rewarded (Eqs. 5-7). A group-normalised method learns nothing
+from other turns with equal outcomes: if all samples of a state have the same reward, each advantage is 0.
 
 The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
 a part is named in conf/GROUP/OPTION.yaml.
 
 1. D_cand: every assistant turn of every expert trajectory, (s, a*), without those that the environment excludes (Eq. 3)
     [methods/states.py, training/candidates.py] data.trajectories=500
-2. draw K actions at each s from pi_0; mu and sigma^2 of their rewards (Eq. 4)
+2. draw K actions at each s from pi_0; mu and sigma^2 of the verifier's verdicts on them (Eq. 4)
     [training/profile.py, methods/states.py] states.k=8
-3. D_pivot: the turns with sigma^2 > 0 and mu < lambda_diff (Eq. 5); in env=terminal, one of several equal commands
+3. D_pivot: the turns with sigma^2 > 0 and mu < lambda_diff (Eq. 5); env.candidates=clean keeps one of several equal commands
     [methods/pivotrl.py, training/profile.py] states=pivots, states.keep=adv, states.lambda_diff=0.4
-4. for each update: draw B states s from D_pivot, from about 24 trajectories
+4. for each update: draw B states s from D_pivot, at most 4 neighbours of one trajectory at a time
     [methods/states.py] rollout.states=96, rollout.trajectories=24
 5. draw G actions a_i at each s from pi_old
     [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=16, rollout.turns=1
@@ -63,13 +63,13 @@ class LocalRL(Method):
 
     The algorithm:
 
-    1. D_cand: every assistant turn of every expert trajectory, (s, a*) (PivotRL Eq. 3)
+    1. D_cand: every assistant turn of every expert trajectory, (s, a*), without those that the environment excludes (Eq. 3)
         [methods/states.py, training/candidates.py] data.trajectories=500, states=expert_turns
-    2. for each update: draw B states s from D_cand, from about 24 trajectories
+    2. for each update: draw B states s from D_cand, as in pivotrl
         [methods/states.py] rollout.states=96, rollout.trajectories=24
     3. draw G actions a_i at each s from pi_old
         [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=16, rollout.turns=1
-    4. r_i = 1 where a_i is the expert's action, else 0 (PivotRL Eq. 2)
+    4. r_i = 1 where a_i is the expert's action by the environment's own comparison, else 0 (PivotRL Eq. 2)
         [rollouts/verdicts.py, methods/pivotrl.py] reward=exact
     5. A_i = (r_i - mean) / (std + eps_std) within the group (PivotRL Eq. 1)
         [methods/credit.py] advantage=group, advantage.zero_variance=keep
@@ -84,6 +84,8 @@ class LocalRL(Method):
 
     batch: int = key("rollout.states", 96)
     group_size: int = key("allocator.group_size", 16)
+    clip_low: float = key("loss.clip_low", 0.2)
+    clip_high: float = key("loss.clip_high", 0.2)
     kl_beta: float = key("loss.kl_beta", 0.2)
 
 

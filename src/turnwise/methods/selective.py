@@ -1,7 +1,7 @@
 """Selective Rollout (arXiv:2605.05802): a gate stops groups whose rollouts begin alike; its signals and their distance.
 
-It is group-relative REINFORCE with a gate. After K = 10 turns the gate stops a
-group whose rollouts have taken nearly the same actions (d_10 < 0.12). The environment is that of grpo, because the gate
+It is group-relative REINFORCE with a gate. After K = 10 turns the gate stops a group whose rollouts have taken nearly the
+same actions (d_10 < 0.12). The environment is that of grpo, because the gate
 needs episodes of more than 10 turns; an update has 16 groups of 8 rollouts. The temperature is 0.1, because at higher
 temperatures the rollouts of the shipped policy differ too much for the gate to stop a group. Scales for large models
 set their own temperature (the paper: 0.7).
@@ -21,9 +21,9 @@ a part is named in conf/GROUP/OPTION.yaml.
     [methods/reward.py] reward=outcome, reward.of=won
 5. A_i = (r_i - mean) / (std + eps) within each group that is left; equal rewards stay, with A_i = 0 (Eq. 1)
     [methods/credit.py] advantage=group, advantage.zero_variance=keep
-6. A_i log p(tau_i) at the sampling temperature, summed over all actions' tokens; no ratio, no clip (Sec. 2.1)
+6. A_i log p(tau_i), summed over all actions' tokens; no ratio, no clip (Sec. 2.1); p at the sampling temperature
     [methods/loss.py] loss=clipped, loss.ratio=none
-7. J: mean over all episodes that are left
+7. J, of which the loss has the gradient: mean over all episodes that are left
     [methods/loss.py] loss.aggregation=constant, loss.constant_length=1, loss.kl_beta=0.0
 8. one AdamW step on -J, with the gradient clipped
     [training/policy_module.py] update.steps=1, update.clip_norm=1.0
@@ -137,8 +137,9 @@ def _unique(items: Sequence[Hashable]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Divergence(AtStep):
-    """Stops a tree at step K (after ``k`` turns) if d_K < d_L (arXiv:2605.05802, Eq. 2). d_K is the mean edit distance
-    between the first K actions of two rollouts. If d_K is small, the rewards of the tree will likely all be equal.
+    """Stops a tree at step K (after ``k`` turns) if d_K < d_L (arXiv:2605.05802, Eq. 2). d_K is the mean of the normalised
+    edit distances between the first K actions of two rollouts. If d_K is small, the rewards of the tree will likely all be
+    equal.
 
     A stopped tree is not trained on, and no other rollouts replace it. Without ``over``, a tree whose rollouts have all
     ended by step K is kept: stopping it would save nothing, and its rewards are known.
@@ -155,9 +156,8 @@ class Divergence(AtStep):
 
 @dataclass(frozen=True, slots=True)
 class Either(AtStep):
-    """Stops a tree at step K (after ``k`` turns) if d_K < d_L or tau_K >= tau_H (arXiv:2605.05802, Eq. 3). d_K is the
-    mean edit distance between the first K actions of two rollouts. tau_K is the fraction of rollouts that have ended by
-    step K.
+    """Stops a tree at step K (after ``k`` turns) if d_K < d_L, as :class:`Divergence` does, or tau_K >= tau_H
+    (arXiv:2605.05802, Eq. 3). tau_K is the fraction of rollouts that have ended by step K.
 
     In a group of eight, tau_K >= 0.9 means that all rollouts have ended, and then the gate decides only if ``over`` is
     True. Without ``over``, the second condition can stop only groups of at least ten rollouts, unless tau_H is lower.

@@ -4,7 +4,7 @@ assistant turn. The tokens of a trajectory are computed once for all of its turn
 The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
 a part is named in conf/GROUP/OPTION.yaml.
 
-1. take every expert trajectory; its turns are (s_t, a*_t) (PivotRL Eq. 3)
+1. take every expert trajectory; its turns, without those that the environment excludes, are (s_t, a*_t) (PivotRL Eq. 3)
     [methods/states.py, training/candidates.py] data.trajectories=500, states=expert_turns, reward=none
 2. for each update: draw B trajectories, or parts if the chat template shortens the history of later turns
     [methods/states.py] rollout.states=24

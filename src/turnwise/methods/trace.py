@@ -10,7 +10,7 @@ a part is named in conf/GROUP/OPTION.yaml.
     [methods/states.py] states=task_starts, rollout.states=32
 2. V of each prompt, and later of each prefix (Eq. 17)
     [rollouts/predictor.py] predictor=tiny, predictor.layers=1
-3. divide M rollouts among the prompts, m for each, so that most groups are expected to be mixed (Eqs. 12-13)
+3. divide M rollouts among the prompts, m for each, so that the expected number of mixed groups is greatest (Eqs. 12-13)
     [methods/trace.py, methods/allocate.py] allocator=trace, allocator.root=predicted, allocator.budget=null
 4. play these M rollouts with pi_old to their end
     [rollouts/player.py] rollout.turns=null
