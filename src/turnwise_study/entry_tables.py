@@ -17,13 +17,15 @@ from turnwise_study.sweeps.jobs import job_of
 from turnwise_study.tables import Table, estimate_text, plain
 
 INTERVAL_NOTE = (
-    "All intervals are 95 % intervals. The interval of a claim is one over seeds and tasks together if the runs recorded "
-    "the outcomes of single tasks, and otherwise Student's t over seeds. `holds`: the whole interval is above the claim's "
-    "margin. `fails`: the whole interval is below the margin or, if the margin is 0, below the smallest difference that "
-    "counts as an advantage. `undecided`: the claim neither holds nor fails. `untestable`: a precondition of the claim is "
-    "false at this scale, so the runs neither support nor refute the claim. `sampled undecided, greedy fails`: the first "
-    "decides, and the other decoding gives another verdict. `(one seed)`: only one seed was compared, so the interval is "
-    "over tasks. `(2 of 6 planned seeds)`: the missing seeds may change the verdict."
+    "All intervals are 95 % intervals. If the runs recorded the outcome of each task, the interval of a claim "
+    "accounts for the variation over seeds and over tasks; otherwise it is Student's t interval over seeds. A "
+    "claim's margin is the number in the claim, or 0. `holds`: the whole interval is above the margin. `fails`: the "
+    "whole interval is below the margin or, if the margin is 0, below the smallest difference that counts as an "
+    "advantage. `undecided`: the claim neither holds nor fails. `untestable`: a precondition of the claim is false "
+    "at this scale, so the runs neither support nor refute the claim. `sampled undecided, greedy fails`: by sampled "
+    "episodes, which decide, the claim is undecided; by greedy decoding it would fail. `(one seed)`: only one seed "
+    "was compared, so the interval is over tasks. `(2 of 6 planned seeds)`: the missing seeds may change the "
+    "verdict."
 )
 EACH_NOTE = (
     "Each claim is judged at 95 %, without a correction for the number of claims. An entry (a table or figure of a "
@@ -31,10 +33,11 @@ EACH_NOTE = (
     "is untestable if none of its claims can be tested."
 )
 GATE_NOTE = (
-    "All intervals are 95 % intervals over groups of rollouts. The interval of the difference of two rows is computed "
-    "from the intervals of both rows, as if the rows had different groups (Zou and Donner 2008). `holds`: the whole "
-    "interval is above the claim's margin. `fails`: the whole interval is below the margin. `undecided`: the claim "
-    "neither holds nor fails, or there is no interval."
+    "All intervals are 95 % intervals over groups of rollouts. The interval of the difference of two rows is "
+    "computed from the intervals of both rows, as if the two rows came from different groups (Zou and Donner 2008); "
+    "they share them, so it is an approximation. `holds`: the whole interval is above the claim's margin. `fails`: "
+    "the whole interval is below the margin. `undecided`: the claim neither holds nor fails, or there is no "
+    "interval."
 )
 SIGN_NOTE = "Column `ours`: the value that the claim says is greater, minus the other value. For `a < b` it is b - a."
 
@@ -73,10 +76,11 @@ def _counts(entries: Sequence[Entry]) -> list[str]:
         f"Of {len(claims)} distinct claims of the papers with an interval, "
         + ", ".join(f"{n} {verdict}" for verdict, n in by_verdict.most_common())
         + f" ({sum(one.one_seed for one in holds)} of those that hold on one seed, and {sum(one.turns for one in claims)} "
-        f"verdicts turn with the decoding). Of the {len(holds)} that hold, {sum(good for _, good in ordered[:bh])} remain "
-        f"with Benjamini and Hochberg's correction at 5 % over all {len(ordered)}, and "
-        f"{sum(good for _, good in ordered[:holm])} with Holm's; p-values are those of a normal with the same interval.",
-        "Entries that show the same runs counted once, by the verdict of all their claims: "
+        f"verdicts would differ with the other decoding). Of the {len(holds)} that hold, "
+        f"{sum(good for _, good in ordered[:bh])} remain with Benjamini and Hochberg's correction at 5 % over all {len(ordered)}, and "
+        f"{sum(good for _, good in ordered[:holm])} with Holm's; p-values come from a normal distribution "
+        "with the same interval.",
+        "Entries, by the verdict of all their claims, with those that show the same runs counted as one: "
         + ", ".join(f"{n} {verdict}" for verdict, n in sets.most_common() if n)
         + (f" ({alone} on one seed)." if alone else "."),
     ]
@@ -128,7 +132,7 @@ def _cell(entry: Entry, row: str, metric: str) -> str:
 
 
 def _preconditions(entry: Entry) -> Table:
-    headers = ["precondition", "measured on", "pilot seeds", "measured", "wanted", "paper", "true here"]
+    headers = ["precondition", "measured on", "seeds", "measured", "wanted", "paper", "true here"]
     table = Table("Preconditions", headers, [])
     for one in entry.findings:
         value = "-" if one.value is None else plain(one.value)
@@ -138,9 +142,9 @@ def _preconditions(entry: Entry) -> Table:
         wanted, paper = one.bound.bounds, one.bound.paper or "-"
         table.rows.append([one.bound.says, one.label, _listed(one.seeds), value + spread, wanted, paper, true])
     table.notes = [
-        "Preconditions are measured on pilot runs, with tasks of eval.seed=0; no claim uses the results of pilot runs. "
-        "The column `measured` shows the mean over the pilot seeds, and in brackets the least and the greatest value. A "
-        "claim is untestable if a precondition that it needs is false here."
+        "Preconditions with seeds from 100 are measured on pilot runs, with tasks of eval.seed=0, which no claim uses; the "
+        "others on the runs of the table. The column `measured` shows the mean over the seeds, and in brackets the least and "
+        "the greatest value. A claim is untestable if a precondition that it needs is false here."
     ]
     return table
 
@@ -210,15 +214,15 @@ def _costs(entry: Entry) -> Table:
             predictor = "-" if share is None else f"{100 * share:.1f}"
             table.rows.append([labels[name], _listed(sorted(runs)), *cells, predictor])
     table.notes = [
-        "Trajectories are counted as in TRACE: a rollout counts 1, a continuation counts 1/2. CPU seconds are the CPU "
-        "time that the training process spends on rollouts, predictor and updates. Other programs on the machine "
-        "change CPU time far less than wall-clock time."
+        "Trajectories are counted as in TRACE: a rollout from the start of a tree counts 1, one that continues another "
+        "counts 1/2. CPU seconds are the CPU time that the training process spends on rollouts, predictor and updates. "
+        "Other programs on the machine change CPU time far less than wall-clock time."
     ]
     if profiled:
         table.notes.append(
             "A profile samples actions at demonstrated turns, to choose the states to train on. `profile turns`: these "
-            "actions. `profile s`: the wall-clock time of the profiles in the last start of the run. All other columns "
-            "leave out the cost of profiles."
+            "actions. `profile s`: the wall-clock time of the profiles in the last start of the run. The columns without "
+            "`profile` leave out the cost of profiles."
         )
     if refilled := [labels[name] for name, runs in entry.rows.items() if _refills(runs)]:
         table.notes.append(
