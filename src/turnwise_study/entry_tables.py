@@ -77,7 +77,8 @@ def _counts(entries: Sequence[Entry]) -> list[str]:
         + ", ".join(f"{n} {verdict}" for verdict, n in by_verdict.most_common())
         + f" ({sum(one.one_seed for one in holds)} of those that hold on one seed, and {sum(one.turns for one in claims)} "
         f"verdicts would differ with the other decoding). Of the {len(holds)} that hold, "
-        f"{sum(good for _, good in ordered[:bh])} remain with Benjamini and Hochberg's correction at 5 % over all {len(ordered)}, and "
+        f"{sum(good for _, good in ordered[:bh])} remain with Benjamini and Hochberg's correction at 5 % over all "
+        f"{len(ordered)}, and "
         f"{sum(good for _, good in ordered[:holm])} with Holm's; p-values come from a normal distribution "
         "with the same interval.",
         "Entries, by the verdict of all their claims, with those that show the same runs counted as one: "
