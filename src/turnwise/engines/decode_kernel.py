@@ -11,13 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from numba import prange
 from torch import Tensor
 
 from turnwise.models import kernels_cpu
-
-_LOG2E = np.float32(np.log2(np.e))
-_BIAS, _ONE_EXPONENT = np.int32(127), np.int32(1 << 23)  # bias and lowest bit of a float32's exponent
-_LOWEST = np.float32(-126)  # smallest exponent of a normal float32
 
 
 def flat(x: Tensor) -> np.ndarray:
@@ -27,13 +24,13 @@ def flat(x: Tensor) -> np.ndarray:
 
 
 @kernels_cpu.inlined
-def _scores(query_GD: Any, keys_LD: Any, scores_GT: Any, start: int) -> None:
+def _scores(queries_GD: Any, scaling: Any, keys_LD: Any, scores_GT: Any, start: int) -> None:
     for j in range(keys_LD.shape[0]):
-        for g in range(query_GD.shape[0]):
+        for g in range(queries_GD.shape[0]):
             total = np.float32(0)
             for d in range(keys_LD.shape[1]):
-                total += query_GD[g, d] * keys_LD[j, d]
-            scores_GT[g, start + j] = total
+                total += queries_GD[g, d] * keys_LD[j, d]
+            scores_GT[g, start + j] = total * scaling
 
 
 @kernels_cpu.inlined
@@ -52,26 +49,14 @@ def _add_values(weights_L: Any, values_LD: Any, out_D: Any) -> None:
 
 @kernels_cpu.inlined
 def _exponentials(scores_T: Any, powers_T: Any, factors_T: Any) -> Any:
-    """Replaces scores by ``exp(score - greatest score)`` and returns the sum of these numbers.
-
-    ``exp`` is computed as ``2^n * 2^r`` with an integer n and 0 <= r < 1. A polynomial approximates ``2^r`` with a
-    relative error below 3e-7, and the bits of ``2^n`` are written directly. A loop with calls of ``exp`` would not be
-    vectorised. ``powers_T`` (int32) and ``factors_T`` (float32) are views of one work memory.
+    """Replaces scores by ``exp(score - greatest score)`` and returns the sum of these numbers. ``powers_T`` (int32) and
+    ``factors_T`` (float32) are views of one work memory.
     """
     greatest = scores_T[0]
     for score in scores_T:
         greatest = max(greatest, score)
     for j in range(len(scores_T)):
-        exponent = max((scores_T[j] - greatest) * _LOG2E, _LOWEST)
-        n = np.floor(exponent)
-        r = exponent - n
-        power = np.float32(1.8775767e-3)
-        power = power * r + np.float32(8.9893397e-3)
-        power = power * r + np.float32(5.5826318e-2)
-        power = power * r + np.float32(2.4015361e-1)
-        power = power * r + np.float32(6.9315308e-1)
-        scores_T[j] = power * r + np.float32(9.9999994e-1)
-        powers_T[j] = (np.int32(n) + _BIAS) * _ONE_EXPONENT
+        scores_T[j], powers_T[j] = kernels_cpu.power_of_two((scores_T[j] - greatest) * kernels_cpu.LOG2E)
     total = np.float32(0)
     for j in range(len(scores_T)):
         scores_T[j] *= factors_T[j]
@@ -79,14 +64,14 @@ def _exponentials(scores_T: Any, powers_T: Any, factors_T: Any) -> Any:
     return total
 
 
-@kernels_cpu.compiled
+@kernels_cpu.Compiled
 def attend(
-    query: Any,
+    new: Any,
+    scaling: Any,
     trunk: tuple[Any, Any, int, int],
     row: Any,
     seen: Any,
     twigs: tuple[Any, Any],
-    new: tuple[Any, Any],
     length: int,
     out: Any,
     memory: tuple[Any, Any, Any],
@@ -96,26 +81,28 @@ def attend(
     Args:
         trunk: keys and values of the trunk (see :func:`flat`), and their strides from row to row and from head to head.
         row, seen: for each twig, the index of its row in the trunk, and the number of its tokens that it attends to.
-        out: is overwritten with the outputs (N, H, D).
-        memory: three work arrays: scores (G, T) in float32, int32 numbers (T,), and a float32 view of the int32 array.
+        out: is overwritten with the outputs (N, H D).
+        memory: three work arrays: scores (N, G, T) in float32, int32 numbers (N, T), and a float32 view of the latter.
             T is at least the greatest number of tokens that a twig attends to.
     """
     keys, values, row_stride, head_stride = trunk
-    scores, powers, factors = memory
     twig_keys, twig_values = twigs
-    N, H_kv, D = new[0].shape
-    G = query.shape[1] // H_kv
-    for n in range(N):
+    N, H_kv, _, D = twig_keys.shape
+    H = out.shape[1] // D
+    G = H // H_kv
+    for n in prange(N):
+        scores, powers, factors = memory[0][n], memory[1][n], memory[2][n]
+        heads = new[n].reshape(H + 2 * H_kv, D)
         s, stop = seen[n], seen[n] + length + 1
         for h in range(H_kv):
             start = row[n] * row_stride + h * head_stride
-            twig_keys[n, h, length] = new[0][n, h]
-            twig_values[n, h, length] = new[1][n, h]
-            heads = query[n, h * G : (h + 1) * G]
-            _scores(heads, keys[start : start + s * D].reshape(s, D), scores, 0)
-            _scores(heads, twig_keys[n, h, : length + 1], scores, s)
+            twig_keys[n, h, length] = heads[H + h]
+            twig_values[n, h, length] = heads[H + H_kv + h]
+            queries = heads[h * G : (h + 1) * G]
+            _scores(queries, scaling, keys[start : start + s * D].reshape(s, D), scores, 0)
+            _scores(queries, scaling, twig_keys[n, h, : length + 1], scores, s)
             for g in range(G):
-                weights, result = scores[g, :stop], out[n, h * G + g]
+                weights, result = scores[g, :stop], out[n, (h * G + g) * D : (h * G + g + 1) * D]
                 result[:] = 0
                 total = _exponentials(weights, powers, factors)
                 _add_values(weights[:s], values[start : start + s * D].reshape(s, D), result)
@@ -145,14 +132,17 @@ def drawn(probs: Any, of: Any, uniform: Any, token: Any) -> None:
                 break
 
 
-def prepare() -> None:
-    """Compiles all numba functions that sampling uses, or reads them from numba's cache, so that no iteration or forked
-    process waits for this.
+def prepare(threads: int) -> None:
+    """Compiles all numba functions that sampling with so many threads uses, or reads them from numba's cache, so that no
+    iteration or forked process waits for this.
     """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
     kernels_cpu.prepare()
-    trunk, twigs, new = ([torch.zeros(1, 1, 1, 1)] for _ in range(3))
+    trunk, twigs = ([torch.zeros(1, 1, 1, 1)] for _ in range(2))
     streamed = Streamed(trunk, trunk, torch.tensor([0]), torch.tensor([1]))
-    streamed.attend(0, torch.zeros(1, 1, 1), (new[0][0], new[0][0]), (twigs[0], twigs[0]), 0)
+    streamed.attend(0, torch.zeros(1, 3), 1.0, (twigs[0], twigs[0]), 0)
+    torch.set_num_threads(before)
     one = np.zeros(1, np.int64)
     drawn(np.ones((1, 1), np.float32), one, np.ones(1), one)
 
@@ -172,34 +162,31 @@ class Streamed:
         self._longest = int(seen_N.max()) if len(seen_N) else 0
         self._memory: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
 
-    def attend(
-        self, layer: int, query: Tensor, new: tuple[Tensor, Tensor], twigs: tuple[Tensor, Tensor], length: int
-    ) -> Tensor:
-        """Writes the key and value of each twig's new token to the twig, and returns the attention output (N, H, 1, D)
-        of the new tokens over their rows of the trunk and their twigs.
+    def attend(self, layer: int, new: Tensor, scaling: float, twigs: tuple[Tensor, Tensor], length: int) -> Tensor:
+        """Writes the key and value of each twig's new token to the twig, and returns the attention output (N, H D) of the
+        new tokens over their rows of the trunk and their twigs.
 
         Args:
-            query: scaled queries (N, H, D).
-            new: keys and values of the new tokens (N, H_kv, D).
+            new: a row of ``new`` (N, (H + 2 H_kv) D) has the queries, keys and values of a twig's new token.
             twigs: keys and values of the twigs (N, H_kv, tokens, D).
             length: number of tokens that each twig had before.
         """
-        N, H, D = query.shape
+        N, H_kv, size, D = twigs[0].shape
+        H = new.shape[1] // D - 2 * H_kv
         if self._memory is None:
-            tokens = self._longest + twigs[0].shape[2]
-            powers = np.empty(tokens, np.int32)
-            scores = np.empty((H // new[0].shape[1], tokens), np.float32)
+            powers = np.empty((N, self._longest + size), np.int32)
+            scores = np.empty((N, H // H_kv, self._longest + size), np.float32)
             self._memory = scores, powers, powers.view(np.float32)
-        out = torch.empty(N, H, 1, D)
+        out = torch.empty(N, H * D)
         attend(
-            query.numpy(),
+            new.numpy(),
+            np.float32(scaling),
             self._trunk[layer],
             self._row,
             self._seen,
             (twigs[0].numpy(), twigs[1].numpy()),
-            (new[0].contiguous().numpy(), new[1].contiguous().numpy()),
             length,
-            out.view(N, H, D).numpy(),
+            out.numpy(),
             self._memory,
         )
         return out

@@ -19,7 +19,6 @@ from turnwise.engines.cache import CLOSE, Kept, Store, StoredRow, steps
 from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.models.attention import HIDDEN, PLAIN, Rules
 from turnwise.models.attention_cpu import merge, seen
-from turnwise.models.fast_llama import uses_compiled_kernels
 from turnwise.models.logprobs import Head
 from turnwise.models.recurrence import States, pick, stack
 
@@ -181,7 +180,8 @@ class DecodeAttention:
         self.width = max(1, int(counts_R.max())) if len(row_N) else 1
         self.alone = len(row_N) == R and self.width == 1  # every row has exactly one twig
         self._streamed: Any = None  # decode_kernel.Streamed, if it is faster than matrix products
-        if self.width <= NARROW and uses_compiled_kernels(self.trunk.keys[0], threads=2):
+        like = self.trunk.keys[0]
+        if self.width <= NARROW and like.device.type == "cpu" and like.dtype == torch.float32:
             from turnwise.engines.decode_kernel import Streamed
 
             self._streamed = Streamed(self.trunk.keys, self.trunk.values, row_N, seen_N)
@@ -258,16 +258,28 @@ class DecodeAttention:
         new[:, :, : self.length] = twigs[:, :, : self.length].index_select(0, parent)
         return new
 
+    @property
+    def by_rows(self) -> bool:
+        """Whether :meth:`attend_rows` can be called in place of :meth:`attend`."""
+        return self._streamed is not None
+
+    def attend_rows(self, layer: int, new: Tensor, scaling: float) -> Tensor:
+        """As :meth:`attend`, from the queries, keys and values of each token in a row of ``new`` to outputs (N, H D)."""
+        out: Tensor = self._streamed.attend(
+            layer, new, scaling, (self.twig_keys[layer], self.twig_values[layer]), self.length
+        )
+        return out
+
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, rules: Rules = PLAIN
     ) -> Tensor:
         N, H, _, D = query.shape
         H_kv = key.shape[1]
+        if self._streamed is not None and rules == PLAIN:
+            new = torch.cat([query, key, value], dim=1).view(N, -1)
+            return self.attend_rows(layer, new, scaling).view(N, H, 1, D)
         G = H // H_kv
         q = query[:, :, 0].reshape(N, H_kv, G, D) * scaling
-        if self._streamed is not None and rules == PLAIN:
-            twigs = self.twig_keys[layer], self.twig_values[layer]
-            return self._streamed.attend(layer, q.view(N, H, D), (key[:, :, 0], value[:, :, 0]), twigs, self.length)
         self.twig_keys[layer][:, :, self.length] = key[:, :, 0]
         self.twig_values[layer][:, :, self.length] = value[:, :, 0]
         first = 0 if rules.window is None else max(0, self.length + 1 - rules.window)

@@ -236,7 +236,7 @@ class Lanes:
             if next(engine.model.parameters()).device.type == "cpu":
                 from turnwise.engines.decode_kernel import prepare
 
-                prepare()
+                prepare(threads=1 if count > 1 else torch.get_num_threads())
             self._workers = [Worker(engine) for _ in range(count - 1)]
         else:
             engine.load_weights(model, version)
@@ -314,7 +314,7 @@ class Lanes:
             self._workers[lane - 1].ask(batch(lane, places))
         if own:
             threads = torch.get_num_threads()
-            torch.set_num_threads(1 if asked else threads)
+            torch.set_num_threads(1 if self._workers else threads)
             told = None if on_sample is None else lambda i, sample: on_sample(own[i], sample)
             try:
                 for place, sample in zip(own, answer(self._first, batch(0, own), told), strict=True):

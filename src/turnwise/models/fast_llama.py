@@ -41,7 +41,8 @@ def forward_of_body(body: Any, copies: int = 0, dtype: torch.dtype | None = None
     """
     config = body.config
     full = set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}
-    return FastLlama(body, copies, dtype) if full and config.model_type in FAMILIES else own_forward(body)
+    known = full and config.model_type in FAMILIES and config.hidden_act == "silu"
+    return FastLlama(body, copies, dtype) if known else own_forward(body)
 
 
 def own_forward(body: Any) -> Forward:
@@ -89,22 +90,34 @@ class FastLlama:
         B, Q = ids.shape
         x = self.body.embed_tokens(ids).to(self.dtype)
         cos, sin = (
-            part.reshape(B * Q, 1, -1)[..., : self.head_dim // 2].contiguous()
-            for part in self.body.rotary_emb(x, positions)
+            part.reshape(B * Q, -1)[:, : self.head_dim // 2].contiguous() for part in self.body.rotary_emb(x, positions)
         )
-        x = x.reshape(B * Q, -1)  # (T, C) with T = B * Q; only attention needs to know to which row a token belongs
+        x, more = x.view(B * Q, -1), None  # (T, C) with T = B * Q, and what is still to be added to it
+        steps: Any = Steps
+        if x.dtype == torch.float32 and x.device.type == "cpu":
+            from turnwise.models import kernels_cpu as steps
+        by_rows = getattr(plan, "by_rows", False)
         for number, (layer, (qkv, o, gate_up, down)) in enumerate(zip(self.body.layers, self._products, strict=True)):
             at = layer.self_attn
-            q, k, v = (part.view(B * Q, -1, self.head_dim) for part in qkv(norm(x, layer.input_layernorm)))
-            norms = (at.q_norm, at.k_norm) if hasattr(at, "q_norm") else None
-            query, key, value = (
-                part.view(B, Q, -1, self.head_dim).transpose(1, 2) for part in (*turned(q, k, norms, cos, sin), v)
-            )
-            out = plan.attend(number, query, key, value, at.scaling)  # (B, H, Q, D)
-            o.add_to(x, out.transpose(1, 2).reshape(B * Q, -1))
-            gate, up = gate_up(norm(x, layer.post_attention_layernorm))
-            down.add_to(x, layer.mlp.act_fn(gate).mul_(up))
-        return norm(x, self.body.norm).view(B, Q, -1)
+            new = qkv(normed(steps, x, more, layer.input_layernorm))  # (T, (H + 2 H_kv) D)
+            H, H_kv = (size // self.head_dim for size in qkv.sizes[:2])
+            norms = (at.q_norm, at.k_norm) if hasattr(at, "q_norm") else (None, None)
+            weights = tuple(None if each is None else each.weight.to(x.dtype) for each in norms)
+            epsilon = 0.0 if norms[0] is None else norms[0].variance_epsilon
+            steps.rotate(new, H, H_kv, cos, sin, weights, epsilon)
+            if by_rows:
+                out = plan.attend_rows(number, new, at.scaling)  # type: ignore[attr-defined]
+            else:
+                heads = new.view(B, Q, -1, self.head_dim).transpose(1, 2)
+                query, key, value = heads.split([H, H_kv, H_kv], dim=1)
+                out = plan.attend(number, query, key, value, at.scaling).transpose(1, 2).reshape(B * Q, -1)
+            more = down(steps.gated(gate_up(normed(steps, x, o(out), layer.post_attention_layernorm))))
+        return normed(steps, x, more, self.body.norm).view(B, Q, -1)
+
+
+def normed(steps: Any, x: Tensor, more: Tensor | None, module: Any) -> Tensor:
+    out: Tensor = steps.add_norm(x, more, module.weight.to(x.dtype), module.variance_epsilon)
+    return out
 
 
 class Product:
@@ -122,23 +135,11 @@ class Product:
             bias = torch.cat(tuple(biases)).to(dtype) if biases else None
             self.packed = packed(torch.cat([layer.weight for layer in layers]), dtype), bias
 
-    def __call__(self, x: Tensor) -> Sequence[Tensor]:
-        if self.packed is None:
-            return [F.linear(x.to(at.weight.dtype), at.weight, at.bias).to(x.dtype) for at in self.layers]
-        parts = torch.split_with_sizes(times_packed(x, *self.packed), self.sizes, dim=-1)
-        return [part.to(x.dtype).contiguous() for part in parts]
-
-    def add_to(self, x: Tensor, h: Tensor) -> None:
-        """Adds the product of ``h`` with the weights of the only layer to ``x``."""
-        (layer,) = self.layers
+    def __call__(self, x: Tensor) -> Tensor:
         if self.packed is not None:
-            x.add_(times_packed(h, *self.packed))
-        elif layer.weight.dtype != torch.float32:
-            x.add_(self(h)[0])
-        else:
-            x.addmm_(h, layer.weight.t())
-            if layer.bias is not None:
-                x.add_(layer.bias)
+            return times_packed(x, *self.packed).to(x.dtype)
+        parts = [F.linear(x.to(at.weight.dtype), at.weight, at.bias) for at in self.layers]
+        return (torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]).to(x.dtype)
 
 
 def working_dtype(weight: Tensor) -> torch.dtype:
@@ -173,43 +174,28 @@ def times_packed(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     return out
 
 
-def turned(q: Tensor, k: Tensor, norms: tuple[Any, Any] | None, cos: Tensor, sin: Tensor) -> Sequence[Tensor]:
-    """Applies RMS norms to queries and keys (if ``norms`` is given) and then rotary position embeddings.
+class Steps:
+    """The functions of ``kernels_cpu`` with torch's operations."""
 
-    Queries ``q`` have shape (T, H, D) and keys ``k`` (T, H_kv, D); ``cos`` and ``sin`` have shape (T, 1, D / 2).
-    """
-    if uses_compiled_kernels(q):
-        from turnwise.models import kernels_cpu
+    @staticmethod
+    def add_norm(x: Tensor, more: Tensor | None, weight: Tensor, epsilon: float) -> Tensor:
+        if more is not None:
+            x.add_(more)
+        return scaled(x, weight, epsilon)
 
-        weights = (
-            [(None, 0.0)] * 2 if norms is None else [(each.weight.to(q.dtype), each.variance_epsilon) for each in norms]
-        )
-        return [
-            kernels_cpu.rotated(x, cos[:, 0], sin[:, 0], *weight) for x, weight in zip((q, k), weights, strict=True)
-        ]
-    both = torch.cat([q, k], dim=1)
-    H = q.shape[1]
-    if norms is not None:
-        weight = torch.stack([norms[0].weight] * H + [norms[1].weight] * k.shape[1]).to(q.dtype)
-        both = scaled(both, weight, norms[0].variance_epsilon)
-    both = rotated(both, cos, sin)
-    return both[:, :H], both[:, H:]
+    @staticmethod
+    def rotate(
+        x: Tensor, H: int, H_kv: int, cos: Tensor, sin: Tensor, norms: tuple[Tensor | None, ...], epsilon: float
+    ) -> None:
+        both = x.view(len(x), -1, 2 * cos.shape[1])[:, : H + H_kv]
+        weight = [w for w, count in zip(norms, (H, H_kv), strict=True) for _ in range(count) if w is not None]
+        given = scaled(both, torch.stack(weight), epsilon) if weight else both.clone()
+        rotated(given, cos[:, None], sin[:, None], out=both)
 
-
-def uses_compiled_kernels(x: Tensor, threads: int = 1) -> bool:
-    """Whether functions that numba compiles, which use one thread, may replace torch's operations on ``x``, which are
-    faster with more than ``threads`` threads.
-    """
-    return x.dtype == torch.float32 and x.device.type == "cpu" and torch.get_num_threads() <= threads
-
-
-def norm(x: Tensor, module: Any) -> Tensor:
-    """Applies the RMS norm of ``module`` to ``x`` (..., C)."""
-    if x.dim() == 2 and uses_compiled_kernels(x):
-        from turnwise.models import kernels_cpu
-
-        return kernels_cpu.norm(x, module.weight.to(x.dtype), module.variance_epsilon)
-    return scaled(x, module.weight.to(x.dtype), module.variance_epsilon)
+    @staticmethod
+    def gated(x: Tensor) -> Tensor:
+        gate, up = x.chunk(2, dim=-1)
+        return F.silu(gate).mul_(up)
 
 
 def scaled(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -224,15 +210,13 @@ def scaled(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return (x * inverse).mul_(weight)
 
 
-def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotated(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> None:
     """Rotates dimension i of ``x`` (T, H, D) together with dimension i + D / 2; ``cos`` and ``sin`` are (T, 1, D / 2)."""
     first, second = x.chunk(2, dim=-1)
-    out = torch.empty_like(x)
     low, high = out.chunk(2, dim=-1)
     if x.dtype != torch.float32:  # then each product is rounded before the sum, as in transformers
         torch.mul(first, cos, out=low).sub_(second * sin)
         torch.mul(second, cos, out=high).add_(first * sin)
-        return out
+        return
     torch.mul(first, cos, out=low).addcmul_(second, sin, value=-1)
     torch.mul(second, cos, out=high).addcmul_(first, sin)
-    return out

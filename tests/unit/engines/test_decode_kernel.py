@@ -51,9 +51,10 @@ def test_attention_over_rows_and_twigs(
     memory = random(R + 2, H_kv, 50, D), random(R + 2, H_kv, 50, D)
     keys, values = (x[1 : R + 1, :, :45] for x in memory)  # a view of the middle, as of a part of the store
     twig_keys, twig_values = random(N, H_kv, 8, D), random(N, H_kv, 8, D)
-    q, new_key, new_value = random(N, H_kv * G, D), random(N, H_kv, D), random(N, H_kv, D)
+    new = random(N, H_kv * (G + 2), D)
+    q, new_key, new_value = new.split([H_kv * G, H_kv, H_kv], dim=1)
     streamed = Streamed([keys], [values], row_N, seen_N)
-    found = streamed.attend(0, q, (new_key, new_value), (twig_keys, twig_values), length)
+    found = streamed.attend(0, new.view(N, -1), 0.5, (twig_keys, twig_values), length).view(N, -1, 1, D)
     assert torch.equal(twig_keys[:, :, length], new_key)
     assert torch.equal(twig_values[:, :, length], new_value)
     for n in range(N):
@@ -62,7 +63,7 @@ def test_attention_over_rows_and_twigs(
             torch.cat([trunk[row, :, :seen], twigs[n, :, : length + 1]], dim=1)
             for trunk, twigs in ((keys, twig_keys), (values, twig_values))
         ]
-        torch.testing.assert_close(found[n].double(), by_torch(q[n], *own), rtol=1e-4, atol=1e-4 * size)
+        torch.testing.assert_close(found[n].double(), by_torch(q[n] * 0.5, *own), rtol=1e-4, atol=1e-4 * size)
 
 
 @pytest.mark.parametrize("greatest", [0.0, 88.0, -88.0, 1e4, -1e4])
@@ -70,26 +71,28 @@ def test_scores_far_apart_neither_overflow_nor_vanish(greatest: float) -> None:
     keys = torch.tensor([[[[greatest], [greatest - 200.0], [greatest - 1.0]]]])
     values = torch.tensor([[[[1.0], [5.0], [3.0]]]])
     twigs = torch.full((1, 1, 1, 1), 0.0), torch.zeros(1, 1, 1, 1)
-    new = torch.full((1, 1, 1), greatest - 300.0), torch.zeros(1, 1, 1)
+    new = torch.tensor([[1.0, greatest - 300.0, 0.0]])
     streamed = Streamed([keys], [values], torch.tensor([0]), torch.tensor([3]))
-    found = streamed.attend(0, torch.ones(1, 1, 1), new, twigs, 0)
+    found = streamed.attend(0, new, 1.0, twigs, 0)
     part = torch.tensor(-1.0).exp()
     assert float(found) == pytest.approx(float((1 + 3 * part) / (1 + part)), rel=1e-5)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_plan_gives_the_same_attention_with_and_without_the_kernel(threads: int) -> None:
-    generator = torch.Generator().manual_seed(0)
+def test_plan_gives_the_same_attention_with_and_without_the_kernel(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = torch.get_num_threads()
+    torch.set_num_threads(threads)
     outs = []
     try:
-        for count in (threads, 3):  # with three threads, matrix products are faster
-            torch.set_num_threads(count)
-            generator.manual_seed(0)
+        for narrow in (4, 0):
+            monkeypatch.setattr("turnwise.engines.decoding.NARROW", narrow)
+            generator = torch.Generator().manual_seed(0)
             keys, values = ([torch.randn(4, 2, 30, 16, generator=generator)] for _ in range(2))
             row_N, seen_N = torch.tensor([0, 0, 2, 3]), torch.tensor([12, 30, 7, 1])
             plan = DecodeAttention(Trunk(keys, values, row_N), row_N, seen_N, 3)
-            assert (plan._streamed is None) == (count == 3)
+            assert plan.by_rows == (narrow > 0)
             for _ in range(3):
                 q, k, v = (torch.randn(4, n, 1, 16, generator=generator) for n in (4, 2, 2))
                 outs.append(plan.attend(0, q, k, v, 0.25))
@@ -109,19 +112,25 @@ def test_a_model_in_bfloat16_whose_layers_are_not_llamas_is_sampled() -> None:
 OUTPUT = """
 import torch
 from turnwise.engines.decode_kernel import Streamed
+torch.set_num_threads({threads})
 torch.manual_seed(0)
 trunk, twigs = ([torch.randn(2, 2, 57, 48)] for _ in range(2)), tuple(torch.randn(6, 2, 10, 48) for _ in range(2))
 streamed = Streamed(*trunk, torch.tensor([0, 0, 1, 1, 0, 1]), torch.tensor([57, 57, 30, 30, 57, 30]))
-new = torch.randn(6, 2, 48), torch.randn(6, 2, 48)
-print(streamed.attend(0, torch.randn(6, 4, 48), new, twigs, 4).numpy().tobytes().hex())
+print(streamed.attend(0, torch.randn(6, 8 * 48), 0.5, twigs, 4).numpy().tobytes().hex())
 """
 
 
 def test_the_first_start_computes_what_later_ones_do(tmp_path: Path) -> None:
-    """The compiled function and the one that is read from numba's cache give the same bits."""
+    """The compiled functions and those that are read from numba's cache give the same bits, each for its threads."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    runs = [
-        subprocess.run([sys.executable, "-c", OUTPUT], env=environment, check=True, capture_output=True, text=True)
-        for _ in range(2)
+    first, second, *later = [
+        subprocess.run(
+            [sys.executable, "-c", OUTPUT.format(threads=threads)],
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for threads in (1, 2, 1, 2)
     ]
-    assert list(tmp_path.rglob("*.nbc")) and runs[0].stdout == runs[1].stdout != ""
+    assert list(tmp_path.rglob("*.nbc")) and [first, second] == later and first != ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from turnwise.models import kernels_cpu
 from turnwise.models.attention import Plan, backbone, use_tree_attention
-from turnwise.models.fast_llama import FastLlama, can_pack, forward_of, rotated, scaled
+from turnwise.models.fast_llama import FastLlama, Steps, can_pack, forward_of
 from turnwise.models.logprobs import plan_of
 
 # -- fast llama --------------------------------------------------------------------------------------------------------
@@ -93,18 +93,38 @@ def test_what_it_does_not_know_runs_as_it_is(make_model: Callable[..., Any]) -> 
 # -- kernels cpu -------------------------------------------------------------------------------------------------------
 
 
-def test_norm() -> None:
-    generator = torch.Generator().manual_seed(0)
-    x, weight = torch.randn(7, 33, generator=generator), torch.randn(33, generator=generator)
-    torch.testing.assert_close(kernels_cpu.norm(x, weight, 1e-6), scaled(x, weight, 1e-6), rtol=1e-5, atol=1e-6)
+def random(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-@pytest.mark.parametrize("normed", [True, False])
-def test_norm_and_rotation(normed: bool) -> None:
-    generator = torch.Generator().manual_seed(0)
-    x, angle = torch.randn(5, 3, 16, generator=generator), torch.randn(5, 1, 8, generator=generator)
-    weight = torch.randn(16, generator=generator) if normed else None
-    cos, sin = angle.cos(), angle.sin()
-    found = kernels_cpu.rotated(x, cos[:, 0], sin[:, 0], weight, 1e-6)
-    wanted = rotated(x if weight is None else scaled(x, weight, 1e-6), cos, sin)
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    assert torch.get_num_threads() == request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("T", [1, 7])
+def test_steps_of_numba_are_those_of_torch(T: int) -> None:
+    for more in (None, random(T, 33)):
+        found, wanted = random(T, 33), random(T, 33)
+        args = more, random(33), 1e-6
+        assert_near(kernels_cpu.add_norm(found, *args), Steps.add_norm(wanted, *args))
+        assert_near(found, wanted)
+    angle = random(T, 8)
+    for norms in ((None, None), (random(16), random(16) + 1)):
+        found, wanted = random(T, 7 * 16), random(T, 7 * 16)
+        for steps, x in ((kernels_cpu, found), (Steps, wanted)):
+            steps.rotate(x, 3, 2, angle.cos(), angle.sin(), norms, 1e-6)
+        assert_near(found, wanted)
+        assert torch.equal(found[:, 5 * 16 :], random(T, 7 * 16)[:, 5 * 16 :])  # values stay as they are
+    x = torch.cat([random(T, 21) * 30, random(T, 21)], dim=1)
+    x[0, :4] = torch.tensor([0.0, 200.0, -200.0, -60.0])
+    assert_near(kernels_cpu.gated(x), Steps.gated(x))
+
+
+def assert_near(found: Tensor, wanted: Tensor) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
