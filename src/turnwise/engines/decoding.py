@@ -84,7 +84,7 @@ def draw(
         probs = logp_U.exp()
     uniform_N = uniforms(seeds_N, step)
     if probs.device.type == "cpu":
-        from turnwise.engines.decode_kernel import drawn
+        from turnwise.models.kernels_cpu import drawn
 
         tokens = torch.empty(len(of), dtype=torch.long)
         drawn(probs.numpy(), context_N, uniform_N, tokens.numpy())
@@ -180,11 +180,15 @@ class DecodeAttention:
         self.width = max(1, int(counts_R.max())) if len(row_N) else 1
         self.alone = len(row_N) == R and self.width == 1  # every row has exactly one twig
         self._streamed: Any = None  # decode_kernel.Streamed, if it is faster than matrix products
+        self.attend_rows: Callable[..., Tensor] | None = None  # can then be called in place of :meth:`attend`
         like = self.trunk.keys[0]
         if self.width <= NARROW and like.device.type == "cpu" and like.dtype == torch.float32:
             from turnwise.engines.decode_kernel import Streamed
 
-            self._streamed = Streamed(self.trunk.keys, self.trunk.values, row_N, seen_N)
+            self._streamed, self.attend_rows = (
+                Streamed(self.trunk.keys, self.trunk.values, row_N, seen_N),
+                self._by_rows,
+            )
         self._columns: dict[int, list[_Columns]] = {}  # key: number of query heads per key-value head
         self._windows: dict[tuple[int, int, int], list[Tensor]] = {}  # by query heads per key-value head, window, step
 
@@ -258,12 +262,7 @@ class DecodeAttention:
         new[:, :, : self.length] = twigs[:, :, : self.length].index_select(0, parent)
         return new
 
-    @property
-    def by_rows(self) -> bool:
-        """Whether :meth:`attend_rows` can be called in place of :meth:`attend`."""
-        return self._streamed is not None
-
-    def attend_rows(self, layer: int, new: Tensor, scaling: float) -> Tensor:
+    def _by_rows(self, layer: int, new: Tensor, scaling: float) -> Tensor:
         """As :meth:`attend`, from the queries, keys and values of each token in a row of ``new`` to outputs (N, H D)."""
         out: Tensor = self._streamed.attend(
             layer, new, scaling, (self.twig_keys[layer], self.twig_values[layer]), self.length
@@ -275,7 +274,7 @@ class DecodeAttention:
     ) -> Tensor:
         N, H, _, D = query.shape
         H_kv = key.shape[1]
-        if self._streamed is not None and rules == PLAIN:
+        if self.attend_rows is not None and rules == PLAIN:
             new = torch.cat([query, key, value], dim=1).view(N, -1)
             return self.attend_rows(layer, new, scaling).view(N, H, 1, D)
         G = H // H_kv

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from turnwise.models.attention import Plan, backbone
 
-# Weights are packed if their size in bytes is within these limits. Packing smaller weights gains nothing. The upper
-# limit bounds the memory of all copies together.
+# Weights are packed if their size in bytes is within these limits. Packing smaller weights gains nothing; those of layers
+# with the same input are copied side by side. The upper limit bounds the memory of all copies together.
 PACKED = (32 << 20, 2 << 30)
 ROWS = 16  # number of rows for which oneDNN chooses the layout of packed weights, as in a decoding step
 FAMILIES = frozenset({"llama", "qwen2", "qwen3"})
@@ -41,7 +41,7 @@ def forward_of_body(body: Any, copies: int = 0, dtype: torch.dtype | None = None
     """
     config = body.config
     full = set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}
-    known = full and config.model_type in FAMILIES and config.hidden_act == "silu"
+    known = full and config.model_type in FAMILIES and config.hidden_act in ("silu", "swish")
     return FastLlama(body, copies, dtype) if known else own_forward(body)
 
 
@@ -72,9 +72,10 @@ class FastLlama:
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         linear = [part.weight for part in body.layers.modules() if isinstance(part, nn.Linear)]
         pack = should_pack(linear, copies, dtype)
+        small = bool(copies) and self.dtype == linear[0].dtype and size_of(linear) <= PACKED[0]
         self._products = [
             [
-                Product(parts, dtype or parts[0].weight.dtype if pack else None)
+                Product(parts, dtype or parts[0].weight.dtype if pack else None, joined=small)
                 for parts in (
                     (at.q_proj, at.k_proj, at.v_proj),
                     (at.o_proj,),
@@ -96,7 +97,7 @@ class FastLlama:
         steps: Any = Steps
         if x.dtype == torch.float32 and x.device.type == "cpu":
             from turnwise.models import kernels_cpu as steps
-        by_rows = getattr(plan, "by_rows", False)
+        attend_rows = getattr(plan, "attend_rows", None)
         for number, (layer, (qkv, o, gate_up, down)) in enumerate(zip(self.body.layers, self._products, strict=True)):
             at = layer.self_attn
             new = qkv(normed(steps, x, more, layer.input_layernorm))  # (T, (H + 2 H_kv) D)
@@ -105,8 +106,8 @@ class FastLlama:
             weights = tuple(None if each is None else each.weight.to(x.dtype) for each in norms)
             epsilon = 0.0 if norms[0] is None else norms[0].variance_epsilon
             steps.rotate(new, H, H_kv, cos, sin, weights, epsilon)
-            if by_rows:
-                out = plan.attend_rows(number, new, at.scaling)  # type: ignore[attr-defined]
+            if attend_rows is not None:
+                out = attend_rows(number, new, at.scaling)
             else:
                 heads = new.view(B, Q, -1, self.head_dim).transpose(1, 2)
                 query, key, value = heads.split([H, H_kv, H_kv], dim=1)
@@ -124,22 +125,35 @@ class Product:
     """The product of hidden states (T, C) with the weights of linear layers that have the same input, side by side.
 
     Args:
-        dtype: of a packed copy of the weights; None: no copy, the weights are read at every call.
+        dtype: of a packed copy of the weights; None: no packed copy.
+        joined: whether to keep a plain copy of the weights, if there is no packed one; otherwise they are read at every call.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear], dtype: torch.dtype | None) -> None:
-        self.layers, self.packed = layers, None
+    def __init__(self, layers: Sequence[nn.Linear], dtype: torch.dtype | None, joined: bool = False) -> None:
+        self.layers, self.packed, self.joined = layers, None, None
         self.sizes = [layer.out_features for layer in layers]
-        if dtype is not None:
-            biases = [layer.bias for layer in layers if layer.bias is not None]
-            bias = torch.cat(tuple(biases)).to(dtype) if biases else None
-            self.packed = packed(torch.cat([layer.weight for layer in layers]), dtype), bias
+        if dtype is None and not joined:
+            return
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        weight, bias = torch.cat([layer.weight for layer in layers]), torch.cat(tuple(biases)) if biases else None
+        if dtype is None:
+            self.joined = weight.detach(), bias
+        else:
+            self.packed = packed(weight, dtype), None if bias is None else bias.to(dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.packed is not None:
             return times_packed(x, *self.packed).to(x.dtype)
-        parts = [F.linear(x.to(at.weight.dtype), at.weight, at.bias) for at in self.layers]
-        return (torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]).to(x.dtype)
+        if self.joined is not None:
+            return F.linear(x, *self.joined)
+        dtype = self.layers[0].weight.dtype
+        out, x_in = x.new_empty(len(x), sum(self.sizes), dtype=dtype), x.to(dtype)
+        for layer, part in zip(self.layers, out.split(self.sizes, dim=-1), strict=True):
+            if layer.bias is None:
+                torch.mm(x_in, layer.weight.t(), out=part)
+            else:
+                torch.addmm(layer.bias, x_in, layer.weight.t(), out=part)
+        return out.to(x.dtype)
 
 
 def working_dtype(weight: Tensor) -> torch.dtype:
@@ -149,9 +163,13 @@ def working_dtype(weight: Tensor) -> torch.dtype:
     return torch.promote_types(weight.dtype, torch.float32) if weight.device.type == "cpu" else weight.dtype
 
 
+def size_of(weights: Sequence[Tensor]) -> int:
+    return sum(weight.numel() * weight.element_size() for weight in weights)
+
+
 def should_pack(weights: Sequence[Tensor], copies: int, dtype: torch.dtype | None = None) -> bool:
     """Whether weights on a CPU that multiplies in their data type are to be packed, for ``copies`` engines."""
-    size = sum(weight.numel() * weight.element_size() for weight in weights)
+    size = size_of(weights)
     wanted = dtype is not None or PACKED[0] < size <= copies * size <= PACKED[1]
     return bool(copies) and wanted and all(can_pack(weight, dtype or weight.dtype) for weight in weights)
 
@@ -188,9 +206,13 @@ class Steps:
         x: Tensor, H: int, H_kv: int, cos: Tensor, sin: Tensor, norms: tuple[Tensor | None, ...], epsilon: float
     ) -> None:
         both = x.view(len(x), -1, 2 * cos.shape[1])[:, : H + H_kv]
-        weight = [w for w, count in zip(norms, (H, H_kv), strict=True) for _ in range(count) if w is not None]
-        given = scaled(both, torch.stack(weight), epsilon) if weight else both.clone()
-        rotated(given, cos[:, None], sin[:, None], out=both)
+        if weight := [w for w, count in zip(norms, (H, H_kv), strict=True) for _ in range(count) if w is not None]:
+            scaled(both, torch.stack(weight), epsilon, out=both)
+        first, second = both.chunk(2, dim=-1)
+        cos, sin = cos[:, None], sin[:, None]
+        low, high = second * sin, first * sin  # each product is rounded before the sum, as in transformers
+        first.mul_(cos).sub_(low)
+        second.mul_(cos).add_(high)
 
     @staticmethod
     def gated(x: Tensor) -> Tensor:
@@ -198,25 +220,13 @@ class Steps:
         return F.silu(gate).mul_(up)
 
 
-def scaled(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+def scaled(x: Tensor, weight: Tensor, epsilon: float, out: Tensor | None = None) -> Tensor:
     """Returns ``x / sqrt(mean(x^2) + epsilon) * weight``, with the mean over the last axis.
 
     If ``x`` is not float32, the quotient is computed in float32 and rounded to the dtype of ``x`` before the product.
     """
     if x.dtype != torch.float32:
-        return F.rms_norm(x, x.shape[-1:], eps=epsilon).mul_(weight)
+        return torch.mul(F.rms_norm(x, x.shape[-1:], eps=epsilon), weight, out=out)
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     inverse = length.square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
-    return (x * inverse).mul_(weight)
-
-
-def rotated(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> None:
-    """Rotates dimension i of ``x`` (T, H, D) together with dimension i + D / 2; ``cos`` and ``sin`` are (T, 1, D / 2)."""
-    first, second = x.chunk(2, dim=-1)
-    low, high = out.chunk(2, dim=-1)
-    if x.dtype != torch.float32:  # then each product is rounded before the sum, as in transformers
-        torch.mul(first, cos, out=low).sub_(second * sin)
-        torch.mul(second, cos, out=high).add_(first * sin)
-        return
-    torch.mul(first, cos, out=low).addcmul_(second, sin, value=-1)
-    torch.mul(second, cos, out=high).addcmul_(first, sin)
+    return torch.mul(x * inverse, weight, out=out)

@@ -1,13 +1,15 @@
 """Computes what lies between the matrix products of a transformer's forward pass on a CPU, each in one pass over its data.
 
 torch computes a norm or a rotation with several operations. For a small model, starting them and passing over the data
-several times takes longer than the arithmetic. The functions of this module are for contiguous float32 tensors.
+several times takes longer than the arithmetic. The functions of this module are for contiguous float32 tensors. All that
+numba compiles is in this file, because numba's cache notices a change only in the file of the function itself.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -18,16 +20,15 @@ from numba import prange
 from torch import Tensor
 
 _options: dict[str, Any] = {"fastmath": True, "error_model": "numpy"}
-# numba's parallel loops then run on torch's own threads, because both use one library of OpenMP, and no thread waits for
-# another library's threads.
-numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
+numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]  # with omp, torch's own threads run numba's loops
 
 
 class Compiled:
-    """``function``, which numba compiles at its first call, for one thread and for several.
+    """``function``, which numba compiles at its first call, for one thread or for several.
 
-    With several threads of torch, loops over ``prange`` are spread over as many threads. The compiled code is kept on disk
-    if numba finds a folder that it can write to.
+    With several threads of torch, loops over ``prange`` are spread over as many threads, if numba can share torch's (its
+    layer ``omp``, which a system without OpenMP's library lacks). numba ends a forked process that does this after its
+    parent has; a lane has one thread. The compiled code is kept on disk if numba finds a folder that it can write to.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -36,16 +37,23 @@ class Compiled:
         self.alone, self.spread = compiled(function), compiled(other, parallel=True)
 
     def __call__(self, *given: Any) -> Any:
-        if (threads := torch.get_num_threads()) == 1:
-            return self.alone(*given)
-        if getattr(_numba, "threads", None) != threads:
-            numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-            torch.set_num_threads(threads)  # numba has changed it if it has just started its threads
-            _numba.threads = threads
-        return self.spread(*given)
+        threads = torch.get_num_threads()
+        return (self.spread if threads > 1 and spreads(threads) else self.alone)(*given)
 
 
 _numba = threading.local()  # the number of threads that numba was given in each of this process's own threads
+
+
+def spreads(threads: int) -> bool:
+    """Lets numba use as many threads, and returns whether these are torch's. ``workqueue`` would end the process if two
+    Python threads called it at once.
+    """
+    if getattr(_numba, "threads", None) != threads:
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        if torch.get_num_threads() != threads:  # numba changes it when it starts its threads
+            torch.set_num_threads(threads)
+        _numba.threads, _numba.shared = threads, numba.threading_layer() == "omp"
+    return bool(_numba.shared)
 
 
 def compiled(function: Callable[..., Any], **options: bool) -> Any:
@@ -69,7 +77,7 @@ def power_of_two(exponent: Any) -> Any:
     """Returns float32 and int32 numbers; the bits of the second are those of the factor by which the first is multiplied.
 
     The power is ``2^n * 2^r`` with an integer n and 0 <= r < 1. A polynomial approximates ``2^r`` with a relative error
-    below 3e-7. A loop with calls of ``exp`` would not be vectorised.
+    below 3e-7. A loop with calls of ``exp`` would not be vectorised. Exponents beyond the bounds count as the bounds.
     """
     exponent = min(max(exponent, _LOWEST), _HIGHEST)
     n = np.floor(exponent)
@@ -170,3 +178,115 @@ def _gated(x: Any, out: Any) -> None:
             out[t, i], powers[i] = power_of_two(-gate[i] * LOG2E)
         for i in range(size):
             out[t, i] = gate[i] * up[i] / (np.float32(1) + out[t, i] * factors[i])
+
+
+# -- decoding ----------------------------------------------------------------------------------------------------------
+
+
+@inlined
+def _scores(queries_GD: Any, scaling: Any, keys_LD: Any, scores_GT: Any, start: int) -> None:
+    for j in range(keys_LD.shape[0]):
+        for g in range(queries_GD.shape[0]):
+            total = np.float32(0)
+            for d in range(keys_LD.shape[1]):
+                total += queries_GD[g, d] * keys_LD[j, d]
+            scores_GT[g, start + j] = total * scaling
+
+
+@inlined
+def _add_values(weights_L: Any, values_LD: Any, out_D: Any) -> None:
+    whole = values_LD.shape[0] // 8 * 8
+    w, v = weights_L, values_LD
+    for j in range(0, whole, 8):
+        for d in range(v.shape[1]):
+            first = (w[j] * v[j, d] + w[j + 1] * v[j + 1, d]) + (w[j + 2] * v[j + 2, d] + w[j + 3] * v[j + 3, d])
+            last = (w[j + 4] * v[j + 4, d] + w[j + 5] * v[j + 5, d]) + (w[j + 6] * v[j + 6, d] + w[j + 7] * v[j + 7, d])
+            out_D[d] += first + last
+    for j in range(whole, v.shape[0]):
+        for d in range(v.shape[1]):
+            out_D[d] += w[j] * v[j, d]
+
+
+@inlined
+def _exponentials(scores_T: Any, powers_T: Any, factors_T: Any) -> Any:
+    """Replaces scores by ``exp(score - greatest score)`` and returns the sum of these numbers. ``powers_T`` (int32) and
+    ``factors_T`` (float32) are views of one work memory.
+    """
+    greatest = scores_T[0]
+    for score in scores_T:
+        greatest = max(greatest, score)
+    for j in range(len(scores_T)):
+        scores_T[j], powers_T[j] = power_of_two((scores_T[j] - greatest) * LOG2E)
+    total = np.float32(0)
+    for j in range(len(scores_T)):
+        scores_T[j] *= factors_T[j]
+        total += scores_T[j]
+    return total
+
+
+@Compiled
+def attend(
+    new: Any,
+    scaling: Any,
+    trunk: tuple[Any, Any, int, int],
+    row: Any,
+    seen: Any,
+    twigs: tuple[Any, Any],
+    length: int,
+    out: Any,
+    memory: tuple[Any, Any, Any],
+) -> None:
+    """Computes ``engines.decode_kernel.Streamed.attend``, whose arguments are explained there.
+
+    Args:
+        trunk: keys and values of the trunk, each as one flat array, and their strides from row to row and from head to head.
+        row, seen: for each twig, the index of its row in the trunk, and the number of its tokens that it attends to.
+        out: is overwritten with the outputs (N, H D).
+        memory: work arrays: scores (N H_kv, G, T) in float32, int32 numbers (N H_kv, T), and a float32 view of these. T is
+            at least the greatest number of tokens that a twig attends to.
+    """
+    keys, values, row_stride, head_stride = trunk
+    twig_keys, twig_values = twigs
+    N, H_kv, _, D = twig_keys.shape
+    H = out.shape[1] // D
+    G = H // H_kv
+    for i in prange(N * H_kv):
+        n, h = i // H_kv, i % H_kv
+        s, stop = seen[n], seen[n] + length + 1
+        scores, powers, factors = memory[0][i], memory[1][i], memory[2][i]
+        heads = new[n].reshape(H + 2 * H_kv, D)
+        start = row[n] * row_stride + h * head_stride
+        twig_keys[n, h, length] = heads[H + h]
+        twig_values[n, h, length] = heads[H + H_kv + h]
+        queries = heads[h * G : (h + 1) * G]
+        _scores(queries, scaling, keys[start : start + s * D].reshape(s, D), scores, 0)
+        _scores(queries, scaling, twig_keys[n, h, : length + 1], scores, s)
+        for g in range(G):
+            weights, result = scores[g, :stop], out[n, (h * G + g) * D : (h * G + g + 1) * D]
+            result[:] = 0
+            total = _exponentials(weights, powers, factors)
+            _add_values(weights[:s], values[start : start + s * D].reshape(s, D), result)
+            _add_values(weights[s:], twig_values[n, h, : length + 1], result)
+            result /= total
+
+
+@partial(compiled, fastmath=False)  # sums in the order of the vocabulary
+def drawn(probs: Any, of: Any, uniform: Any, token: Any) -> None:
+    """Writes for each request n the first token at which the sum of its probabilities ``probs[of[n]]`` reaches the
+    share ``uniform[n]`` of their total. Sums are in double precision, because a float32 sum over a large vocabulary can
+    stay below 1. torch's ``cumsum`` would write a double for each token of the vocabulary.
+    """
+    total, last = 0.0, -1
+    for n in range(len(of)):
+        row = probs[of[n]]
+        if of[n] != last:
+            total, last = 0.0, of[n]
+            for p in row:
+                total += p
+        target, reached = uniform[n] * total, 0.0
+        token[n] = len(row) - 1
+        for v in range(len(row)):
+            reached += row[v]
+            if reached >= target:
+                token[n] = v
+                break

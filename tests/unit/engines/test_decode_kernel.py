@@ -92,7 +92,7 @@ def test_plan_gives_the_same_attention_with_and_without_the_kernel(
             keys, values = ([torch.randn(4, 2, 30, 16, generator=generator)] for _ in range(2))
             row_N, seen_N = torch.tensor([0, 0, 2, 3]), torch.tensor([12, 30, 7, 1])
             plan = DecodeAttention(Trunk(keys, values, row_N), row_N, seen_N, 3)
-            assert plan.by_rows == (narrow > 0)
+            assert (plan.attend_rows is None) == (narrow == 0)
             for _ in range(3):
                 q, k, v = (torch.randn(4, n, 1, 16, generator=generator) for n in (4, 2, 2))
                 outs.append(plan.attend(0, q, k, v, 0.25))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,13 +44,19 @@ def qwen2() -> Any:
     return model.eval()
 
 
-def passes(model: Any, copies: int = 0, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
-    """Returns the hidden states of the lean forward pass and of the library's."""
+def passes(
+    model: Any, copies: int = 0, dtype: torch.dtype | None = None, everything: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Returns the hidden states of the lean forward pass, with ``everything`` but products in this type, and of the
+    library's.
+    """
     use_tree_attention(model)
     ids = torch.randint(0, 97, (3, 11), generator=torch.Generator().manual_seed(0))
     positions = torch.arange(11)[None] + torch.tensor([[0], [40], [7]])
     forward = forward_of(model, copies, dtype)
     assert isinstance(forward, FastLlama)
+    assert forward.dtype == torch.float32
+    forward.dtype = everything
     assert all((product.packed is None) == (not copies) for layer in forward._products for product in layer)
     with torch.no_grad():
         want = backbone(model)(
@@ -60,6 +69,14 @@ def passes(model: Any, copies: int = 0, dtype: torch.dtype | None = None) -> tup
 def test_hidden_states_are_the_models_own(make_model: Callable[..., Any], family: str) -> None:
     found, want = passes(qwen2() if family == "qwen2" else make_model(family, False))
     torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama", "qwen2"])
+def test_steps_of_torch_round_where_the_model_does(make_model: Callable[..., Any], family: str) -> None:
+    """As on a GPU, where all numbers have the data type of the weights."""
+    model = (qwen2() if family == "qwen2" else make_model(family, False)).to(torch.bfloat16)
+    found, want = passes(model, everything=torch.bfloat16)
+    assert torch.equal(found, want)
 
 
 @pytest.mark.usefixtures("packing")
@@ -80,9 +97,10 @@ def test_packed_weights_in_bfloat16_give_nearly_the_same_hidden_states(
 
 
 def test_what_it_does_not_know_runs_as_it_is(make_model: Callable[..., Any]) -> None:
-    adapted, unknown = make_model("qwen3", True), make_model("llama", False)
+    adapted, unknown, other = make_model("qwen3", True), make_model("llama", False), make_model("llama", False)
     unknown.config.model_type = "unheard_of"
-    for model in (adapted, unknown):
+    other.config.hidden_act = "gelu"
+    for model in (adapted, unknown, other):
         use_tree_attention(model.get_base_model() if hasattr(model, "get_base_model") else model)
         forward = forward_of(model)
         assert not isinstance(forward, FastLlama)
@@ -93,8 +111,8 @@ def test_what_it_does_not_know_runs_as_it_is(make_model: Callable[..., Any]) -> 
 # -- kernels cpu -------------------------------------------------------------------------------------------------------
 
 
-def random(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.fixture(params=[1, 2])
@@ -102,29 +120,58 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield
-    assert torch.get_num_threads() == request.param
     torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("T", [1, 7])
 def test_steps_of_numba_are_those_of_torch(T: int) -> None:
-    for more in (None, random(T, 33)):
+    for more in (None, random(T, 33, seed=1)):
         found, wanted = random(T, 33), random(T, 33)
-        args = more, random(33), 1e-6
+        args = more, random(33, seed=2), 1e-6
         assert_near(kernels_cpu.add_norm(found, *args), Steps.add_norm(wanted, *args))
         assert_near(found, wanted)
     angle = random(T, 8)
-    for norms in ((None, None), (random(16), random(16) + 1)):
+    for norms in ((None, None), (random(16, seed=1), random(16, seed=2))):
         found, wanted = random(T, 7 * 16), random(T, 7 * 16)
         for steps, x in ((kernels_cpu, found), (Steps, wanted)):
             steps.rotate(x, 3, 2, angle.cos(), angle.sin(), norms, 1e-6)
         assert_near(found, wanted)
         assert torch.equal(found[:, 5 * 16 :], random(T, 7 * 16)[:, 5 * 16 :])  # values stay as they are
-    x = torch.cat([random(T, 21) * 30, random(T, 21)], dim=1)
+    x = torch.cat([random(T, 21) * 30, random(T, 21, seed=1)], dim=1)
     x[0, :4] = torch.tensor([0.0, 200.0, -200.0, -60.0])
     assert_near(kernels_cpu.gated(x), Steps.gated(x))
 
 
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("place", [0, 2, 19, 20, 39])
+def test_steps_of_numba_show_what_is_not_a_number(place: int) -> None:
+    x = random(3, 40)
+    x[1, place] = torch.nan
+    angle = random(3, 8)
+    rotated = x.clone()
+    kernels_cpu.rotate(rotated, 1, 1, angle.cos(), angle.sin(), (None, None), 1e-6)
+    for found in (kernels_cpu.gated(x), kernels_cpu.add_norm(x.clone(), None, random(40), 1e-6), rotated):
+        assert found.isnan().any(dim=1).tolist() == [False, True, False]
+
+
 def assert_near(found: Tensor, wanted: Tensor) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+LAYER = """
+import threading, torch
+from turnwise.models import kernels_cpu
+torch.set_num_threads(2)
+x = torch.randn(64, 128)
+pool = [threading.Thread(target=lambda: [kernels_cpu.gated(x) for _ in range(200)]) for _ in range(3)]
+for one in pool: one.start()
+for one in pool: one.join()
+assert torch.get_num_threads() == 2
+"""
+
+
+@pytest.mark.parametrize("layer", ["omp", "workqueue"])
+def test_several_threads_call_the_steps_at_once(layer: str) -> None:
+    environment = {**os.environ, "NUMBA_THREADING_LAYER": layer}
+    subprocess.run([sys.executable, "-c", LAYER], env=environment, check=True, timeout=300)
