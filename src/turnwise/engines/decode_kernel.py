@@ -49,7 +49,7 @@ class Streamed:
         self._trunk = [(flat(k), flat(v), k.stride(0), k.stride(1)) for k, v in zip(keys, values, strict=True)]
         self._row, self._seen = row_N.numpy(), seen_N.numpy()
         self._longest = int(seen_N.max()) if len(seen_N) else 0
-        self._memory: dict[int, tuple[np.ndarray, ...]] = {}  # by query heads per key-value head
+        self._memory: dict[tuple[int, int], tuple[np.ndarray, ...]] = {}  # by key-value heads, and query heads for each
 
     def attend(self, layer: int, new: Tensor, scaling: float, twigs: tuple[Tensor, Tensor], length: int) -> Tensor:
         """Writes the key and value of each twig's new token to the twig, and returns the attention output (N, H D) of the
@@ -62,11 +62,11 @@ class Streamed:
         """
         N, H_kv, size, D = twigs[0].shape
         out = torch.empty(N, new.shape[1] - 2 * H_kv * D)
-        group = out.shape[1] // (H_kv * D)
-        if group not in self._memory:
+        heads = H_kv, out.shape[1] // (H_kv * D)
+        if heads not in self._memory:
             powers = np.empty((N * H_kv, self._longest + size), np.int32)
-            scores = np.empty((N * H_kv, group, self._longest + size), np.float32)
-            self._memory[group] = scores, powers, powers.view(np.float32)
+            scores = np.empty((N * H_kv, heads[1], self._longest + size), np.float32)
+            self._memory[heads] = scores, powers, powers.view(np.float32)
         kernels_cpu.attend(
             new.numpy(),
             np.float32(scaling),
@@ -76,6 +76,6 @@ class Streamed:
             (twigs[0].numpy(), twigs[1].numpy()),
             length,
             out.numpy(),
-            self._memory[group],
+            self._memory[heads],
         )
         return out

@@ -180,15 +180,11 @@ class DecodeAttention:
         self.width = max(1, int(counts_R.max())) if len(row_N) else 1
         self.alone = len(row_N) == R and self.width == 1  # every row has exactly one twig
         self._streamed: Any = None  # decode_kernel.Streamed, if it is faster than matrix products
-        self.attend_rows: Callable[..., Tensor] | None = None  # can then be called in place of :meth:`attend`
         like = self.trunk.keys[0]
         if self.width <= NARROW and like.device.type == "cpu" and like.dtype == torch.float32:
             from turnwise.engines.decode_kernel import Streamed
 
-            self._streamed, self.attend_rows = (
-                Streamed(self.trunk.keys, self.trunk.values, row_N, seen_N),
-                self._by_rows,
-            )
+            self._streamed = Streamed(self.trunk.keys, self.trunk.values, row_N, seen_N)
         self._columns: dict[int, list[_Columns]] = {}  # key: number of query heads per key-value head
         self._windows: dict[tuple[int, int, int], list[Tensor]] = {}  # by query heads per key-value head, window, step
 
@@ -261,6 +257,11 @@ class DecodeAttention:
         new = twigs.new_empty(len(parent), *twigs.shape[1:])
         new[:, :, : self.length] = twigs[:, :, : self.length].index_select(0, parent)
         return new
+
+    @property
+    def attend_rows(self) -> Callable[[int, Tensor, float], Tensor] | None:
+        """Can be called in place of :meth:`attend` if it is not None."""  # not kept: a lane collects no circles
+        return None if self._streamed is None else self._by_rows
 
     def _by_rows(self, layer: int, new: Tensor, scaling: float) -> Tensor:
         """As :meth:`attend`, from the queries, keys and values of each token in a row of ``new`` to outputs (N, H D)."""

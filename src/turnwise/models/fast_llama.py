@@ -57,10 +57,10 @@ class FastLlama:
     """The forward pass of a Llama-like transformer.
 
     Args:
-        body: the transformer below the output head. Weights that are not packed are read at every call.
+        body: the transformer below the output head. Without ``copies``, its weights are read at every call.
         copies: number of engines that would each hold a packed copy of the linear layers' weights (a copy in the layout
-            in which oneDNN multiplies them), including the engine of this object; 0: never pack weights. Packed weights
-            of ``body`` must not change as long as this object is used.
+            in which oneDNN multiplies them), including the engine of this object; 0: no copies. Copied weights of
+            ``body`` must not change as long as this object is used. Small weights get plain copies, side by side.
         dtype: data type of packed weights; None: that of the weights themselves, which are packed only if their size is
             within ``PACKED``.
     """
@@ -132,7 +132,7 @@ class Product:
     def __init__(self, layers: Sequence[nn.Linear], dtype: torch.dtype | None, joined: bool = False) -> None:
         self.layers, self.packed, self.joined = layers, None, None
         self.sizes = [layer.out_features for layer in layers]
-        if dtype is None and not joined:
+        if dtype is None and not (joined and len(layers) > 1):
             return
         biases = [layer.bias for layer in layers if layer.bias is not None]
         weight, bias = torch.cat([layer.weight for layer in layers]), torch.cat(tuple(biases)) if biases else None

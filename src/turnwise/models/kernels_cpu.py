@@ -49,10 +49,14 @@ def spreads(threads: int) -> bool:
     Python threads called it at once.
     """
     if getattr(_numba, "threads", None) != threads:
-        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        try:
+            numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+            shared = numba.threading_layer() == "omp"
+        except ValueError:  # the system lacks the layer that the user has asked for
+            shared = False
         if torch.get_num_threads() != threads:  # numba changes it when it starts its threads
             torch.set_num_threads(threads)
-        _numba.threads, _numba.shared = threads, numba.threading_layer() == "omp"
+        _numba.threads, _numba.shared = threads, shared
     return bool(_numba.shared)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -100,6 +102,32 @@ def test_plan_gives_the_same_attention_with_and_without_the_kernel(
     finally:
         torch.set_num_threads(before)
     torch.testing.assert_close(torch.stack(outs[:3]), torch.stack(outs[3:]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 9])
+def test_a_plan_goes_when_it_is_dropped(count: int) -> None:
+    """Lanes do not collect circles of objects."""
+    gc.disable()
+    try:
+        one = torch.zeros(count, dtype=torch.long)
+        plan = DecodeAttention(Trunk([torch.zeros(1, 1, 3, 4)], [torch.zeros(1, 1, 3, 4)], one), one, one + 3, 2)
+        plan.attend(0, torch.zeros(count, 2, 1, 4), torch.zeros(count, 1, 1, 4), torch.zeros(count, 1, 1, 4), 1.0)
+        dropped = weakref.ref(plan)
+        del plan
+        assert dropped() is None
+    finally:
+        gc.enable()
+
+
+def test_layers_with_other_head_counts_have_work_memory_of_their_own() -> None:
+    row = torch.arange(3)
+    keys, values = ([torch.randn(3, heads, 20, 8) for heads in (2, 6)] for _ in range(2))
+    streamed = Streamed(keys, values, row, row + 18)
+    for layer, heads in enumerate((2, 6)):
+        twigs = torch.zeros(3, heads, 2, 8), torch.zeros(3, heads, 2, 8)
+        found = streamed.attend(layer, torch.randn(3, heads * 4 * 8), 1.0, twigs, 0)
+        assert found.shape == (3, heads * 2 * 8) and bool(found.isfinite().all())
+    assert sorted(len(memory[0]) for memory in streamed._memory.values()) == [6, 18]
 
 
 def test_a_model_in_bfloat16_whose_layers_are_not_llamas_is_sampled() -> None:
