@@ -73,8 +73,8 @@ def _counts(entries: Sequence[Entry]) -> list[str]:
     ordered = sorted((one.p_value, one.verdict == "holds") for one in claims if one.p_value is not None)
     bh, holm = kept_by_corrections([p for p, _ in ordered])
     return [
-        f"Of {len(claims)} distinct claims of the papers with an interval, "
-        + ", ".join(f"{n} {verdict}" for verdict, n in by_verdict.most_common())
+        f"The {len(claims)} distinct claims of the papers with an interval have these verdicts: "
+        + ", ".join(f"{verdict} {n}" for verdict, n in by_verdict.most_common())
         + f" ({sum(one.one_seed for one in holds)} of those that hold on one seed, and {sum(one.turns for one in claims)} "
         f"verdicts would differ with the other decoding). Of the {len(holds)} that hold, "
         f"{sum(good for _, good in ordered[:bh])} remain with Benjamini and Hochberg's correction at 5 % over all "
@@ -82,7 +82,7 @@ def _counts(entries: Sequence[Entry]) -> list[str]:
         f"{sum(good for _, good in ordered[:holm])} with Holm's; p-values come from a normal distribution "
         "with the same interval.",
         "Entries, by the verdict of all their claims, with those that show the same runs counted as one: "
-        + ", ".join(f"{n} {verdict}" for verdict, n in sets.most_common() if n)
+        + ", ".join(f"{verdict} {n}" for verdict, n in sets.most_common() if n)
         + (f" ({alone} on one seed)." if alone else "."),
     ]
 
@@ -143,9 +143,10 @@ def _preconditions(entry: Entry) -> Table:
         wanted, paper = one.bound.bounds, one.bound.paper or "-"
         table.rows.append([one.bound.says, one.label, _listed(one.seeds), value + spread, wanted, paper, true])
     table.notes = [
-        "Preconditions with seeds from 100 are measured on pilot runs, with tasks of eval.seed=0, which no claim uses; the "
-        "others on the runs of the table. The column `measured` shows the mean over the seeds, and in brackets the least and "
-        "the greatest value. A claim is untestable if a precondition that it needs is false here."
+        "Seeds that no row has are those of pilot runs, which have the tasks of eval.seed=0 and count for no claim. A "
+        "precondition with a row's own seeds is measured on the runs of the table. The column `measured` shows the mean over "
+        "the seeds, and in brackets the least and the greatest value. A claim is untestable if a precondition that it needs "
+        "is false here."
     ]
     return table
 
