@@ -260,7 +260,8 @@ class DecodeAttention:
 
     @property
     def attend_rows(self) -> Callable[[int, Tensor, float], Tensor] | None:
-        """Can be called in place of :meth:`attend` if it is not None."""  # not kept: a lane collects no circles
+        """Can be called in place of :meth:`attend` if it is not None."""
+        # An attribute would make the plan refer to itself, and lanes, which do not collect such circles, would keep it.
         return None if self._streamed is None else self._by_rows
 
     def _by_rows(self, layer: int, new: Tensor, scaling: float) -> Tensor:

@@ -26,9 +26,10 @@ numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]  # with omp,
 class Compiled:
     """``function``, which numba compiles at its first call, for one thread or for several.
 
-    With several threads of torch, loops over ``prange`` are spread over as many threads, if numba can share torch's (its
-    layer ``omp``, which a system without OpenMP's library lacks). numba ends a forked process that does this after its
-    parent has; a lane has one thread. The compiled code is kept on disk if numba finds a folder that it can write to.
+    If torch has several threads, they share the loops over ``prange``. For this numba needs its threading layer ``omp``,
+    which needs the system's OpenMP library; without it, loops run on one thread. If a process has used several threads,
+    numba ends each forked child that uses several too; a lane has one. The compiled code is kept on disk if numba finds a
+    folder that it can write to.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:

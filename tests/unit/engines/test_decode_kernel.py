@@ -109,8 +109,9 @@ def test_a_plan_goes_when_it_is_dropped(count: int) -> None:
     """Lanes do not collect circles of objects."""
     gc.disable()
     try:
-        one = torch.zeros(count, dtype=torch.long)
-        plan = DecodeAttention(Trunk([torch.zeros(1, 1, 3, 4)], [torch.zeros(1, 1, 3, 4)], one), one, one + 3, 2)
+        row_N = torch.zeros(count, dtype=torch.long)
+        trunk = Trunk([torch.zeros(1, 1, 3, 4)], [torch.zeros(1, 1, 3, 4)], row_N)
+        plan = DecodeAttention(trunk, row_N, row_N + 3, 2)
         plan.attend(0, torch.zeros(count, 2, 1, 4), torch.zeros(count, 1, 1, 4), torch.zeros(count, 1, 1, 4), 1.0)
         dropped = weakref.ref(plan)
         del plan
@@ -120,14 +121,30 @@ def test_a_plan_goes_when_it_is_dropped(count: int) -> None:
 
 
 def test_layers_with_other_head_counts_have_work_memory_of_their_own() -> None:
+    torch.manual_seed(0)
     row = torch.arange(3)
     keys, values = ([torch.randn(3, heads, 20, 8) for heads in (2, 6)] for _ in range(2))
     streamed = Streamed(keys, values, row, row + 18)
     for layer, heads in enumerate((2, 6)):
-        twigs = torch.zeros(3, heads, 2, 8), torch.zeros(3, heads, 2, 8)
-        found = streamed.attend(layer, torch.randn(3, heads * 4 * 8), 1.0, twigs, 0)
-        assert found.shape == (3, heads * 2 * 8) and bool(found.isfinite().all())
-    assert sorted(len(memory[0]) for memory in streamed._memory.values()) == [6, 18]
+        twigs = torch.zeros(3, heads, 1, 8), torch.zeros(3, heads, 1, 8)
+        new = torch.randn(3, 4 * heads, 8)
+        found = streamed.attend(layer, new.view(3, -1), 1.0, twigs, 0).view(3, -1, 1, 8)
+        for n in range(3):
+            own = [
+                torch.cat([trunk[layer][n, :, : 18 + n], twig[n]], dim=1)
+                for trunk, twig in ((keys, twigs[0]), (values, twigs[1]))
+            ]
+            wanted = by_torch(new[n, : 2 * heads], *own)
+            torch.testing.assert_close(found[n].double(), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("place", ["query", "key", "value", "trunk"])
+def test_what_is_not_a_number_shows_in_the_attention(place: str) -> None:
+    keys, values, new = torch.zeros(1, 1, 9, 8), torch.zeros(1, 1, 9, 8), torch.zeros(1, 3, 8)
+    (keys[0, 0, 4] if place == "trunk" else new[0, ("query", "key", "value").index(place)])[3] = torch.nan
+    streamed = Streamed([keys], [values], torch.tensor([0]), torch.tensor([9]))
+    twigs = torch.zeros(1, 1, 1, 8), torch.zeros(1, 1, 1, 8)
+    assert bool(streamed.attend(0, new.view(1, -1), 1.0, twigs, 0).isnan().any())
 
 
 def test_a_model_in_bfloat16_whose_layers_are_not_llamas_is_sampled() -> None:

@@ -150,9 +150,9 @@ def test_steps_of_numba_are_those_of_torch(T: int) -> None:
 def test_steps_of_numba_show_what_is_not_a_number(place: int) -> None:
     x = random(3, 40)
     x[1, place] = torch.nan
-    angle = random(3, 8)
-    rotated = x.clone()
+    rotated, angle = x.clone(), random(3, 10)
     kernels_cpu.rotate(rotated, 1, 1, angle.cos(), angle.sin(), (None, None), 1e-6)
+    rotated[1, place] = 0  # it shows in the number with which it was rotated
     for found in (kernels_cpu.gated(x), kernels_cpu.add_norm(x.clone(), None, random(40), 1e-6), rotated):
         assert found.isnan().any(dim=1).tolist() == [False, True, False]
 
