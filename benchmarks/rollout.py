@@ -50,7 +50,7 @@ from work import Work
 
 MEMORY_GB = 4.0  # limit in 10^9 bytes for the keys and values of the tree engine (conf/engine/tree.yaml)
 KEYS = {
-    "weights": "x_bfloat16_weights",
+    "weights": "x_float16_weights",
     "trl": "x_trl",
     "generate": "x_generate",
     "continuous": "x_continuous",
@@ -94,8 +94,8 @@ class Rollouts:
         return Contender("turnwise", run, lambda: play(self.small, -1), "tree engine, with log-probs")
 
     def weights(self) -> Contender:
-        play = self.engine(self.model(), [], weights="bfloat16")
-        return self.contender("weights", play, "tree engine, engine.weights=bfloat16, with log-probs")
+        play = self.engine(self.model(), [], weights="float16")
+        return self.contender("weights", play, "tree engine, engine.weights=float16, with log-probs")
 
     def engine(self, model: Any, trees: list[RolloutTree], **options: Any) -> Callable[[Work, int], float]:
         engine = Lanes(self.work.chat.stop_ids, memory_gb=MEMORY_GB, lanes=self.args.lanes, **options)
@@ -170,7 +170,7 @@ class Rollouts:
     def missing(self, name: str) -> str | None:
         """Returns the reason why a peer is not measured, or None."""
         if name == "weights" and (self.args.dtype != "float32" or self.args.device != "cpu"):
-            return "weights: engine.weights=bfloat16 is for float32 weights on a CPU"
+            return "weights: engine.weights=float16 is for float32 weights on a CPU"
         if name == "trl" and find_spec("trl") is None:
             return "trl: not installed; `make test` installs it"
         if name == "trl" and self.args.shape not in ("tiny", *SHAPES):

@@ -200,7 +200,7 @@ class Lanes:
         memory_gb: Annotated[float, Gt(0)] | None = None,
         lanes: Annotated[int, Ge(1)] | None = None,
         schedule: Named = "rounds",
-        weights: Literal["bfloat16"] | None = None,
+        weights: Literal["float16"] | None = None,
     ) -> None:
         if lanes is not None and lanes > 1 and not copy:
             raise ValueError(

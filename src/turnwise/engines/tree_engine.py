@@ -64,7 +64,7 @@ class TreeEngine:
         copy: bool = True,
         memory_gb: Annotated[float, Gt(0)] | None = None,
         schedule: Named = "rounds",
-        weights: Literal["bfloat16"] | None = None,
+        weights: Literal["float16"] | None = None,
     ) -> None:
         self.end_ids = frozenset(end_ids)
         self.prefill_tokens = prefill_tokens
@@ -108,8 +108,8 @@ class TreeEngine:
             packing and isinstance(self._forward, FastLlama) and can_pack(self._head.weight, dtype)
         ):
             raise InputError(
-                f"engine.weights={self.weights} is for Llama-like models (Llama, Qwen2, Qwen3) with engine.copy=true on a "
-                "CPU that multiplies bfloat16; set engine.weights=null"
+                f"engine.weights={self.weights} is for Llama-like models (Llama, Qwen2, Qwen3) with engine.copy=true on an "
+                "x86 CPU; set engine.weights=null"
             )
         self.version = version
         if self._sizes is None:

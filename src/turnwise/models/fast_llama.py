@@ -9,6 +9,7 @@ rounded where transformers rounds it, because the log-probs of sampling should b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -59,7 +60,7 @@ class FastLlama:
     Args:
         body: the transformer below the output head. Without ``copies``, its weights are read at every call.
         copies: number of engines that would each hold a packed copy of the linear layers' weights (a copy in the layout
-            in which oneDNN multiplies them), including the engine of this object; 0: no copies. Copied weights of
+            in which oneDNN or FBGEMM multiplies them), including the engine of this object; 0: no copies. Copied weights of
             ``body`` must not change as long as this object is used. Small weights get plain copies, side by side.
         dtype: data type of packed weights; None: that of the weights themselves, which are packed only if their size is
             within ``PACKED``.
@@ -73,18 +74,15 @@ class FastLlama:
         linear = [part.weight for part in body.layers.modules() if isinstance(part, nn.Linear)]
         pack = should_pack(linear, copies, dtype)
         small = bool(copies) and self.dtype == linear[0].dtype and size_of(linear) <= PACKED[0]
-        self._products = [
-            [
-                Product(parts, dtype or parts[0].weight.dtype if pack else None, joined=small)
-                for parts in (
-                    (at.q_proj, at.k_proj, at.v_proj),
-                    (at.o_proj,),
-                    (mlp.gate_proj, mlp.up_proj),
-                    (mlp.down_proj,),
-                )
-            ]
-            for at, mlp in ((layer.self_attn, layer.mlp) for layer in body.layers)
-        ]
+        packed_as = dtype or linear[0].dtype if pack else None
+
+        def products(layer: Any) -> list[Product]:
+            at, mlp = layer.self_attn, layer.mlp
+            inputs = (at.q_proj, at.k_proj, at.v_proj), (at.o_proj,), (mlp.gate_proj, mlp.up_proj), (mlp.down_proj,)
+            return [Product(parts, packed_as, joined=small) for parts in inputs]
+
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # FBGEMM packs on one thread
+            self._products = list(pool.map(products, body.layers))
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, positions: Tensor, plan: Plan) -> Tensor:
@@ -139,11 +137,11 @@ class Product:
         if dtype is None:
             self.joined = weight.detach(), bias
         else:
-            self.packed = packed(weight, dtype), None if bias is None else bias.to(dtype)
+            self.packed = packed(weight, dtype, bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.packed is not None:
-            return times_packed(x, *self.packed).to(x.dtype)
+            return self.packed(x).to(x.dtype)
         if self.joined is not None:
             return F.linear(x, *self.joined)
         dtype = self.layers[0].weight.dtype
@@ -175,21 +173,27 @@ def should_pack(weights: Sequence[Tensor], copies: int, dtype: torch.dtype | Non
 
 
 def can_pack(weight: Tensor, dtype: torch.dtype) -> bool:
-    if not torch.backends.mkldnn.is_available() or weight.device.type != "cpu":
+    if weight.device.type != "cpu":
         return False
-    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if dtype == torch.float16:
+        return torch.backends.quantized.engine in ("x86", "fbgemm")
+    bfloat16 = dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.backends.mkldnn.is_available() and (dtype == torch.float32 or bfloat16)
 
 
 @torch.inference_mode()
-def packed(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    out: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype), ROWS)
-    return out
+def packed(weight: Tensor, dtype: torch.dtype, bias: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+    """Returns the linear layer (T, C) -> (T, D) with a packed copy of weights (D, C) in ``dtype``.
 
-
-def times_packed(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Returns the product of ``x`` and packed weights, in the data type of the weights."""
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(x.to(weight.dtype), weight, bias, "none", [], "")
-    return out
+    With float16, hidden states and sums are in float32 (FBGEMM turns each weight into float32 as it reads it). Otherwise
+    hidden states are rounded to ``dtype``, and outputs have it.
+    """
+    if dtype == torch.float16:
+        half = torch.ops.quantized.linear_prepack_fp16(weight.float(), None if bias is None else bias.float())
+        return lambda x: torch.ops.quantized.linear_dynamic_fp16(x.float(), half)
+    held = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype), ROWS)
+    bias = None if bias is None else bias.to(dtype)
+    return lambda x: torch.ops.mkldnn._linear_pointwise(x.to(dtype), held, bias, "none", [], "")
 
 
 class Steps:

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from turnwise.models.attention import PackedTree, Plan, backbone, unwrapped
 from turnwise.models.attention_cpu import RunTree
 from turnwise.models.attention_gpu import BlockTree
-from turnwise.models.fast_llama import packed, should_pack, times_packed
+from turnwise.models.fast_llama import packed, should_pack
 
 # -- a product of hidden states and output embedding -------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class Head:
     def __call__(self, hidden: Tensor) -> Tensor:
         """Returns the logits (N, V) for hidden states (N, D)."""
         if self._packed is not None:
-            return times_packed(hidden, self._packed)
+            return self._packed(hidden)
         hidden = hidden.to(self.weight.dtype)
         return hidden @ self.weight.T if self.plain else self._own(hidden)
 

@@ -86,7 +86,8 @@ class Settings:
         config = unwrapped(model).config.get_text_config()
         of_token = kept_of_token(config, next(model.parameters()).element_size())
         fits = max(256, int(update.memory_gb * 1e9 / (of_token * torch.get_num_threads())))
-        rows, batches = min(update.row_tokens, fits), min(update.batch_tokens, fits)
+        # short rows fill half a row's limit: the process grows by about twice what autograd keeps of them
+        rows, batches = min(update.row_tokens, fits), min(update.batch_tokens, max(256, fits // 2))
         return replace(self, update=replace(update, row_tokens=rows, batch_tokens=batches))
 
 

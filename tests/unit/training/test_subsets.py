@@ -167,7 +167,7 @@ def _clean_code(monkeypatch: pytest.MonkeyPatch) -> None:
         "rollout.sampling.temperature=0.3",
         "eval.seed=7",
         "env.verifier=oracle",
-        "engine.weights=bfloat16",
+        "engine.weights=float16",
     ],
 )
 def test_whatever_changes_the_evaluation_changes_the_key(override: str) -> None:
