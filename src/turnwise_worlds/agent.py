@@ -2,7 +2,7 @@
 
 The gateway is an HTTP server that holds each chat-completions request of a program until the policy has replied:
 
-    agent program  --request-->  gateway  --PendingRequest-->  RequestQueue  -->  the rollout's thread
+    agent program  --request-->  gateway  --PendingRequest-->  AgentRequestQueue  -->  the rollout's thread
                    <--answer---           <--reply--
 """
 
@@ -37,7 +37,7 @@ from turnwise.files import parse_json
 from turnwise.types import Message, Task
 from turnwise_worlds import data_files, workers
 from turnwise_worlds.replayed_episodes import Opening, ReplayedEnv, ReplayedSession
-from turnwise_worlds.sandbox.folder_value import File, Tree, check_path, laid_over, read_folder, tree_of
+from turnwise_worlds.sandbox.folder_value import File, Tree, check_path, folder_tree, laid_over, read_folder
 from turnwise_worlds.sandbox.sandbox import HOST, Bubblewrap, CallResult, ServerPort
 from turnwise_worlds.tool_environment import read_calls
 from turnwise_worlds.workspace import Box, faults
@@ -60,7 +60,7 @@ class Conversation:
     stream: bool = False
 
 
-def spoken(text: str, tools: Sequence[Mapping[str, Any]], form: Format, number: int) -> Message:
+def agent_reply_message(text: str, tools: Sequence[Mapping[str, Any]], form: Format, number: int) -> Message:
     """Returns a reply as an assistant message. ``number`` is the reply's number in its episode, so that a repeated
     episode has equal ids of calls. A reply whose calls cannot be parsed stays text.
     """
@@ -77,7 +77,7 @@ def _called(identity: str, name: str, arguments: Mapping[str, Any]) -> dict[str,
     return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def continuation(before: Conversation, reply: Message, after: Conversation) -> tuple[Message, ...] | None:
+def continuation_of_request(before: Conversation, reply: Message, after: Conversation) -> tuple[Message, ...] | None:
     """Returns what the request ``after`` adds to ``before`` and the reply; None unless it repeats all messages and
     tools and adds messages of tools and users alone, so that appending their tokens is enough.
     """
@@ -99,7 +99,7 @@ def _said(message: Message) -> tuple[Any, ...]:
     return "assistant", content.strip(), [(call.get("name"), arguments_of(call)) for call in calls]
 
 
-def read_request(body: Mapping[str, Any]) -> Conversation:
+def read_agent_request(body: Mapping[str, Any]) -> Conversation:
     """Reads the JSON body of a request; a ``ValueError`` tells the program's author why it is refused. The run's sampling
     settings apply; those of the request are ignored.
     """
@@ -118,11 +118,11 @@ def read_request(body: Mapping[str, Any]) -> Conversation:
     for place, tool in enumerate(tools):
         if problem := check_tool(tool):
             raise ValueError(f"tools[{place}]: {problem}")
-    messages = tuple(_message(message, f"messages[{place}]") for place, message in enumerate(body["messages"]))
+    messages = tuple(_request_message(message, f"messages[{place}]") for place, message in enumerate(body["messages"]))
     return Conversation(messages, tools, bool(body.get("stream")))
 
 
-def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _request_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     if message["role"] not in ROLES:
         raise ValueError(f"{where}.role must be one of {', '.join(ROLES)}, got {message['role']!r:.60}")
     content = message.get("content") or ""
@@ -139,7 +139,7 @@ def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     return plain | {key: message[key] for key in ("tool_call_id", "name") if isinstance(message.get(key), str)}
 
 
-def completion(reply: Message, stream: bool) -> dict[str, Any]:
+def agent_completion(reply: Message, stream: bool) -> dict[str, Any]:
     """Returns the body that answers a request, or the only chunk of a stream: a reply is complete before it is sent."""
     calls = [
         {
@@ -168,7 +168,7 @@ class PendingRequest:
         return taken
 
 
-class RequestQueue:
+class AgentRequestQueue:
     """The requests of one episode, in order of arrival. Every request must carry the episode's ``token``. Only the
     event loop uses the attributes that begin with an underscore, except the queue.
     """
@@ -225,7 +225,7 @@ class RequestQueue:
             await (await runner).cleanup()
 
 
-async def _runner(listener: socket.socket, requests: RequestQueue) -> web.AppRunner:
+async def _runner(listener: socket.socket, requests: AgentRequestQueue) -> web.AppRunner:
     app = web.Application(client_max_size=BODY, middlewares=[_refusals])
     app[_QUEUE] = requests
     app.router.add_post(CHAT, _chat)
@@ -236,7 +236,7 @@ async def _runner(listener: socket.socket, requests: RequestQueue) -> web.AppRun
     return runner
 
 
-_QUEUE = web.AppKey("requests", RequestQueue)
+_QUEUE = web.AppKey("requests", AgentRequestQueue)
 _SILENT = logging.getLogger("turnwise.gateway")
 _SILENT.disabled = True
 
@@ -261,8 +261,8 @@ def _refused(status: int, message: str) -> web.Response:
 
 
 async def _chat(request: web.Request) -> web.StreamResponse:
-    pending = PendingRequest(read_request(parse_json(await request.read())))
-    body = completion(await request.app[_QUEUE].reply_to(pending), pending.conversation.stream)
+    pending = PendingRequest(read_agent_request(parse_json(await request.read())))
+    body = agent_completion(await request.app[_QUEUE].reply_to(pending), pending.conversation.stream)
     if not pending.conversation.stream:
         return web.json_response(body)
     events = f"data: {json.dumps(body)}\n\ndata: [DONE]\n\n"
@@ -278,7 +278,7 @@ TASK = "task.json"  # the file in which an agent program finds its task
 Files = Annotated[Mapping[Annotated[str, AfterValidator(check_path)], str], Field(default_factory=dict)]
 
 
-class Row(data_files.Row):
+class Row(data_files.TaskRow):
     """One line of the tasks file. ``task.json`` passes on further keys to the agent program."""
 
     model_config = ConfigDict(extra="allow")
@@ -293,11 +293,11 @@ def with_variables(command: str, variables: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()) + command
 
 
-class Program:
+class AgentProgram:
     """A running agent program. ``OPENAI_BASE_URL`` has the gateway's address, ``OPENAI_API_KEY`` the episode's token."""
 
     def __init__(self, sandbox: Bubblewrap, command: str, tree: Tree, variables: Mapping[str, str]) -> None:
-        self.requests = RequestQueue()
+        self.requests = AgentRequestQueue()
         self.result: Future[tuple[CallResult, Tree]] = Future()
         self._kill: Future[Callable[[], None]] = Future()  # known once the program runs
         shown = {"OPENAI_BASE_URL": f"http://{HOST}:{PORT}/v1", "OPENAI_API_KEY": self.requests.token, **variables}
@@ -331,10 +331,13 @@ class AgentEpisode:
     def __init__(self, env: AgentEnv, task: Task) -> None:
         self.env, self.form, self.place = env, env.format, f"env=agent, task {task.id}"
         self.sandbox = env.box.open()
-        self.hidden = tree_of(task.data.get("hidden") or {})
+        self.hidden = folder_tree(task.data.get("hidden") or {})
         shown = {key: value for key, value in task.data.items() if key not in ("files", "hidden")}
-        files = {**tree_of(task.data.get("files") or {}), TASK: File(json.dumps(shown, ensure_ascii=False).encode())}
-        self.program = Program(self.sandbox, env.command, laid_over(env.code, files), env.variables)
+        files = {
+            **folder_tree(task.data.get("files") or {}),
+            TASK: File(json.dumps(shown, ensure_ascii=False).encode()),
+        }
+        self.program = AgentProgram(self.sandbox, env.command, laid_over(env.code, files), env.variables)
         self.number = 0  # number of replies so far
         self._asked: PendingRequest | None = None
 
@@ -360,7 +363,7 @@ class AgentEpisode:
         pending = self._asked
         assert pending is not None  # the session only steps while a request waits
         before = pending.conversation
-        reply = spoken(text, before.tools, self.form, self.number)
+        reply = agent_reply_message(text, before.tools, self.form, self.number)
         self.number += 1
         taken = pending.answer(reply)
         following = self.program.requests.next()
@@ -406,7 +409,7 @@ class AgentEpisode:
 
 
 def _step(before: Conversation, reply: Message, after: Conversation) -> Step:
-    added = continuation(before, reply, after)
+    added = continuation_of_request(before, reply, after)
     text = "\n".join(str(message["content"]) for message in (after.messages if added is None else added))
     if added is None:
         return Step(text, conversation=after.messages, info={"anew": True})

@@ -89,7 +89,7 @@ class BrowseExpert(QuestionExpert[BrowseSession]):
             return session.write("answer", session.question.answers[0])
         title, sentence = fact
         if session.page is not None and session.page.title == title:
-            return session.write("find", key_of(session.page, sentence))
+            return session.write("find", word_to_find(session.page, sentence))
         if title in session.results:
             return session.write("open", str(session.results.index(title) + 1))
         if title in session.listed:
@@ -118,7 +118,7 @@ class BrowseExpert(QuestionExpert[BrowseSession]):
         return malformed(session, action, f"go {action}")
 
 
-def key_of(page: Page, sentence: str) -> str:
+def word_to_find(page: Page, sentence: str) -> str:
     """Returns the longest word of a sentence that no other sentence of the page contains, if possible a lower-case one,
     because a reader does not know the names yet; otherwise the whole sentence.
     """

@@ -30,7 +30,7 @@ def read_data_file(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, 
     """
     path = Path(path)
     try:
-        rows = ((f"{path}:{number}", row) for number, row in enumerate(_rows(path), start=1))
+        rows = ((f"{path}:{number}", row) for number, row in enumerate(_data_file_rows(path), start=1))
         for place, record in read_records(path) if path.suffix in _JSON else rows:
             if isinstance(record, UnusableError):
                 if record.reason == "empty line":
@@ -45,14 +45,14 @@ def read_data_file(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, 
         raise InputError(f"{path}: the file cannot be read ({error}); set {key} to a {ENDINGS} file") from error
 
 
-class Row(BaseModel):
+class TaskRow(BaseModel):
     """What every record of a file of tasks has. A subclass adds the fields of its environment."""
 
     id: str = Field(min_length=1)  # unique within its split
     split: Literal["train", "seen", "unseen"] = "train"
 
 
-R = TypeVar("R", bound=Row)
+R = TypeVar("R", bound=TaskRow)
 
 
 def read_tasks(path: str | Path, key: str, kind: type[R]) -> list[tuple[R, dict[str, Any]]]:
@@ -90,7 +90,7 @@ def cleaned(text: str) -> str:
     return _MARK.sub("< ", _CONTROL.sub(" ", text))
 
 
-def _rows(path: Path) -> Iterator[Any]:
+def _data_file_rows(path: Path) -> Iterator[Any]:
     if path.suffix == ".parquet":
         with pyarrow.parquet.ParquetFile(expanded(path)) as file:
             for batch in file.iter_batches(batch_size=256):

@@ -24,7 +24,7 @@ from turnwise.env import EnvironmentFault, Step, check_tasks, first_tasks
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
 from turnwise_worlds import workers
-from turnwise_worlds.data_files import Row, read_tasks
+from turnwise_worlds.data_files import TaskRow, read_tasks
 from turnwise_worlds.replayed_episodes import ReplayedEnv, ReplayedSession
 from turnwise_worlds.tool_environment import Shown, Tools, answer_messages, opening_messages, refusal, templated
 from turnwise_worlds.workspace import cut
@@ -67,7 +67,7 @@ class McpConnection:
     def ask(self, question: Callable[[Any], Coroutine[Any, Any, T]], what: str) -> T:
         """Returns the server's answer. ``question`` takes the MCP client."""
         try:
-            return workers.run(question(self._client.result()), self._wait, "the MCP server")
+            return workers.run_on_worker_loop(question(self._client.result()), self._wait, "the MCP server")
         except Exception as error:
             raise self._failed(f"failed at {what}", error) from None
 
@@ -131,7 +131,7 @@ class Check(BaseModel, extra="forbid"):  # a call at the end of an episode, and 
 Texts = Annotated[tuple[str, ...], BeforeValidator(lambda given: [given] if isinstance(given, str) else given or ())]
 
 
-class Problem(Row, extra="forbid"):
+class Problem(TaskRow, extra="forbid"):
     """One record of a task file. docs/environments.md explains the fields."""
 
     subset: str = ""

@@ -43,10 +43,10 @@ class Mixture(Environment):
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
         """Every prefix of the list has the proportions of the weights. A list need not be a prefix of a longer one."""
-        counts = shares(list(self.weights.values()), count)
+        counts = mixture_shares(list(self.weights.values()), count)
         dealt = [self._dealt(name, split, number, seed) for name, number in zip(self.parts, counts, strict=True)]
         hands = [iter(tasks) for tasks in dealt]
-        return [next(hands[place]) for place in order([len(tasks) for tasks in dealt])]
+        return [next(hands[place]) for place in mixture_order([len(tasks) for tasks in dealt])]
 
     def _dealt(self, name: str, split: str, count: int, seed: int) -> list[Task]:
         try:
@@ -76,7 +76,7 @@ class Mixture(Environment):
         return part
 
 
-def shares(weights: Sequence[float], count: int) -> list[int]:
+def mixture_shares(weights: Sequence[float], count: int) -> list[int]:
     """Divides ``count`` by the largest-remainder method. Of equal remainders, the earlier is rounded up first."""
     whole = math.fsum(weights)
     exact = [count * weight / whole for weight in weights]
@@ -87,7 +87,7 @@ def shares(weights: Sequence[float], count: int) -> list[int]:
     return counts
 
 
-def order(counts: Sequence[int]) -> list[int]:
+def mixture_order(counts: Sequence[int]) -> list[int]:
     """Returns each index i exactly ``counts[i]`` times, evenly spread: in every prefix, its occurrences differ by less
     than 1 from its share. This is Tijdeman's rule (Discrete Mathematics 32, 1980, 323-330): of the n indices that lag
     behind their share by at least 1 / (2n - 2), it takes the one that would be the first to lag by 1 - 1 / (2n - 2).

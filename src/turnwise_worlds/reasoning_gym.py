@@ -48,7 +48,7 @@ def package() -> Any:
     return reasoning_gym.factory
 
 
-def opened(name: str, settings: Settings) -> Any:
+def open_data_set(name: str, settings: Settings) -> Any:
     """Opens a data set. The setting ``level`` selects a level of its curriculum, which gives the other settings."""
     known, place = package().DATASETS, f"env.tasks.{name}"
     if name not in known:
@@ -129,7 +129,7 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         self.horizon, self.threshold, self.form = horizon, float(threshold), reply
         self.mistakes = mistakes or Mistakes()
         self._settings = {name: dict(options or {}) for name, options in (tasks or EASY).items()}
-        self.datasets = {name: opened(name, settings) for name, settings in self._settings.items()}
+        self.datasets = {name: open_data_set(name, settings) for name, settings in self._settings.items()}
         self._entries = LastTasks(self._entry, kept)
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:

@@ -14,7 +14,7 @@ from turnwise.data.tool_schema import make_tool
 from turnwise.data.toolcalls import ToolCallError
 from turnwise.env import Level, Step
 from turnwise.types import Task, ToolCall
-from turnwise_worlds.sandbox.folder_value import File, tree_of
+from turnwise_worlds.sandbox.folder_value import File, folder_tree
 from turnwise_worlds.scripted_experts import Chances, Expert, first_drawn
 from turnwise_worlds.tool_environment import REFUSED
 from turnwise_worlds.workspace import STOPPED, WorkspaceEnv, WorkspaceSession, cut
@@ -69,13 +69,13 @@ for call, want in CASES:
 """
 
 
-def make_task(level: Level, split: str, seed: int, index: int) -> Task:
+def make_software_task(level: Level, split: str, seed: int, index: int) -> Task:
     """A fault is a wrong form of a line. ``train`` and ``seen`` share faults, but no repository. ``unseen`` has faults
     that no training task has, on lines that training tasks break in other ways.
     """
     data = first_drawn(
         f"software {level} {split} {seed} {index} ",
-        lambda rng: _draw(*SHAPES[level], split == "unseen", rng),
+        lambda rng: _draw_repository(*SHAPES[level], split == "unseen", rng),
         lambda data: split == "unseen" or _is_seen(data) == (split == "seen"),
     )
     return Task("software", f"{split}/{level}/{seed}/{index:06d}", split, data)
@@ -94,7 +94,7 @@ def _is_seen(data: Mapping[str, Any]) -> bool:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()[0] < 26
 
 
-def _draw(modules: int, functions: int, unseen: bool, rng: random.Random) -> dict[str, Any]:
+def _draw_repository(modules: int, functions: int, unseen: bool, rng: random.Random) -> dict[str, Any]:
     names = [f"{name}.py" for name in rng.sample(MODULES, modules)]
     broken = PROGRAMS[rng.choice(BREAKABLE if unseen else sorted(PROGRAMS))]
     chosen = [broken.name, *rng.sample(sorted(set(PROGRAMS) - {broken.name}), modules * functions - 1)]
@@ -184,7 +184,7 @@ class SoftwareSession(WorkspaceSession):
     """
 
     def __init__(self, task: Task, env: SoftwareEnv) -> None:
-        tree = tree_of(task.data["files"])
+        tree = folder_tree(task.data["files"])
         self.cases = dict(task.data["cases"])
         self.fault = {key: task.data["fault"][key] for key in ("path", "line", "function")}
         files = " ".join(path for path, entry in tree.items() if isinstance(entry, File))
@@ -327,7 +327,7 @@ class SoftwareEnv(WorkspaceEnv[SoftwareSession]):
     name = "software"
     tools, verifiers = TOOLS, ("effect", "call", "name")
     session, expert, errs = SoftwareSession, SoftwareExpert, Slips
-    make_task = staticmethod(make_task)
+    make_task = staticmethod(make_software_task)
     usual: ClassVar = {"tiny": (400, "effect", "all"), "full": (2000, "name", "clean")}
 
     def is_candidate(self, observation: str) -> bool:

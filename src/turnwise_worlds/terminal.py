@@ -23,7 +23,7 @@ from turnwise.files import read_yaml
 from turnwise.judges.endpoint import CachedModel, ChatClient, key_of
 from turnwise.judges.judge import AnswerError, fenced, new_code, read_score
 from turnwise.types import Task, ToolCall
-from turnwise_worlds.sandbox.folder_value import File, Tree, tree_of
+from turnwise_worlds.sandbox.folder_value import File, Tree, folder_tree
 from turnwise_worlds.sandbox.sandbox import CallResult
 from turnwise_worlds.scripted_experts import Chances, Expert, first_drawn
 from turnwise_worlds.tool_environment import read_call
@@ -32,14 +32,14 @@ from turnwise_worlds.workspace import STOPPED, WorkspaceEnv, WorkspaceSession, c
 logger = logging.getLogger(__name__)
 
 
-class Goal:
+class TerminalGoal:
     """Chores (small file tasks), in order. ``final`` has all files that the folder must contain at the end, ``gone``
     the paths that must not exist then. Other files do not matter.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.chores: list[Mapping[str, Any]] = list(data["chores"])
-        self.start: Tree = {**dict.fromkeys(data["folders"]), **tree_of(data["files"])}
+        self.start: Tree = {**dict.fromkeys(data["folders"]), **folder_tree(data["files"])}
         final = dict(data["files"])
         for chore in self.chores:
             final = after(chore, final)
@@ -87,9 +87,9 @@ _RESULTS = {"count": "count.txt", "extract": "found.txt", "sort": "sorted.txt"} 
 SIZES: Mapping[Level, Sizes] = read_yaml(Path(__file__).with_name("terminal.yaml"))
 
 
-def make_task(level: Level, split: str, seed: int, index: int) -> Task:
+def make_terminal_task(level: Level, split: str, seed: int, index: int) -> Task:
     """A hash of a task's content decides its split, so no two splits share a task."""
-    name, draw = f"terminal {level} {split} {seed} {index} ", partial(_draw, SIZES[level])
+    name, draw = f"terminal {level} {split} {seed} {index} ", partial(_draw_chores, SIZES[level])
     data = first_drawn(name, draw, lambda data: split_of(data) == split)
     return Task("terminal", f"{split}/{level}/{seed}/{index:06d}", split, data, f"chores_{len(data['chores'])}")
 
@@ -99,7 +99,7 @@ def split_of(data: Mapping[str, Any]) -> str:
     return "unseen" if share < 26 else "seen" if share < 52 else "train"
 
 
-def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
+def _draw_chores(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
     files: dict[str, str] = {}
     count = rng.randint(*sizes["files"])
     names = rng.sample(sizes["names"], count)
@@ -190,7 +190,7 @@ class TerminalSession(WorkspaceSession):
     """Each command runs in a new shell. ``located`` holds the files of chores that the observations have identified."""
 
     def __init__(self, task: Task, env: TerminalEnv) -> None:
-        goal = Goal(task.data)
+        goal = TerminalGoal(task.data)
         super().__init__(task, env, goal.start, _RULES, goal.request)
         self.goal = goal
         self.won = self.done = goal.missing(self.tree) == 0
@@ -357,7 +357,7 @@ class TerminalEnv(WorkspaceEnv[TerminalSession]):
     name = "terminal"
     tools, bare, verifiers = TOOLS, True, ("effect", "similarity")
     session, expert, errs = TerminalSession, TerminalExpert, Slips
-    make_task = staticmethod(make_task)
+    make_task = staticmethod(make_terminal_task)
     usual: ClassVar = {"tiny": (200, "effect", "all"), "full": (2000, "effect", "clean")}
 
     threshold: Annotated[float, Interval(gt=0, le=1)] = 0.8

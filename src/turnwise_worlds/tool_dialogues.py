@@ -135,7 +135,7 @@ EMPTY, STATE, ANSWERS, STOPPED = "no_call", "other_state", "answer_missing", "st
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class DialogueReference:
     """The result of running the calls of the ground truth: the state and the answers of each user turn."""
 
     start: World
@@ -143,7 +143,7 @@ class Reference:
     answers: tuple[tuple[str, ...], ...]
 
     @classmethod
-    def of(cls, problem: DialogueProblem) -> Reference:
+    def of(cls, problem: DialogueProblem) -> DialogueReference:
         start = problem.world()
         truth = start.fork()
         states, answers = [], []
@@ -179,7 +179,7 @@ class DialogueSession(CountedSession):
     is lost if a turn fails its check, has more than ``steps`` replies with calls, or the horizon is reached.
     """
 
-    def __init__(self, task: Task, problem: DialogueProblem, reference: Reference, env: DialogueEnv) -> None:
+    def __init__(self, task: Task, problem: DialogueProblem, reference: DialogueReference, env: DialogueEnv) -> None:
         self.task, self.problem, self.reference = task, problem, reference
         self.form, self.horizon, self.steps, self.brief = env.format, env.horizon, env.steps, env.brief
         self.world: World = reference.start.fork()
@@ -268,7 +268,9 @@ the text is the whole reply.
 """
 
 
-def planned(session: DialogueSession, closing: str) -> Iterator[tuple[tuple[ToolCall, ...], tuple[str, ...], str]]:
+def planned_dialogue(
+    session: DialogueSession, closing: str
+) -> Iterator[tuple[tuple[ToolCall, ...], tuple[str, ...], str]]:
     """Yields the correct replies of a dialogue: the calls of the ground truth one by one, or several if a message needs
     more than ``session.steps - _ROOM``, or all if there is one reply; then a reply without calls. A reply is its calls,
     the names of the functions that the request still needs, and the text if it has no calls.
@@ -282,7 +284,7 @@ def planned(session: DialogueSession, closing: str) -> Iterator[tuple[tuple[Tool
         yield (), (), turn.unable or closing
 
 
-def replies(
+def dialogue_replies(
     session: DialogueSession,
     closing: str,
     thinks: bool,
@@ -294,14 +296,14 @@ def replies(
     an error names it, and the thought before a correct reply is wrong with probability ``muddle``.
     """
     last: ToolCall | None = None
-    whole = list(planned(session, closing))
+    whole = list(planned_dialogue(session, closing))
     for place, (calls, left, text) in enumerate(whole):
         before = thought(left) if thinks else ""
         spare = session.horizon - session.turns - (len(whole) - place)
         room = spare > 0 and session.steps_made < session.steps - _ROOM and not session.problem.one_reply
         if mistakes and calls and room:
             drawn = mistakes.drawn(rng.random())
-            made = mistake(session.world, session.problem.tools_at(session.turn), calls[0], last, rng, drawn)
+            made = mistaken_call(session.world, session.problem.tools_at(session.turn), calls[0], last, rng, drawn)
             if made is not None:
                 yield [made], thought([made.name, *left[1:]]) if thinks else ""
             elif drawn == "early":
@@ -312,7 +314,7 @@ def replies(
         last = calls[-1] if calls else None
 
 
-def mistake(
+def mistaken_call(
     world: W, tools: Tools, due: ToolCall, last: ToolCall | None, rng: random.Random, drawn: str | None
 ) -> ToolCall | None:
     """Returns a wrong call of the kind ``drawn`` (a field of :class:`Mistakes`) in place of the correct call ``due`` after
@@ -347,7 +349,7 @@ def _other(value: Any) -> Any:
     return f"{value}x" if isinstance(value, str) else []
 
 
-def oracle_accepts(session: DialogueSession, calls: Sequence[ToolCall], tools: Tools) -> bool:
+def dialogue_oracle_accepts(session: DialogueSession, calls: Sequence[ToolCall], tools: Tools) -> bool:
     due = still_due(session)
     if not calls:
         return not due or (bool(session.made) and serves(session, []))
@@ -410,15 +412,15 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         problem, reference = self._problems(task)
         return DialogueSession(task, problem, reference, self)
 
-    def _problem(self, task: Task) -> tuple[DialogueProblem, Reference]:
+    def _problem(self, task: Task) -> tuple[DialogueProblem, DialogueReference]:
         problem = self.source.problem(task)
-        return problem, Reference.of(problem)
+        return problem, DialogueReference.of(problem)
 
     def play(self, session: DialogueSession, quality: Quality, seed: int) -> Trajectory:
         rng = random.Random(f"{seed}/{session.task.id}")
         errs = (self.mistakes, self.muddle) if quality == "clumsy" else ()
         return played_trajectory(
-            session, replies(session, self.closing, self.thinks, rng, *errs), session.form, quality, seed
+            session, dialogue_replies(session, self.closing, self.thinks, rng, *errs), session.form, quality, seed
         )
 
     def accepts(self, session: DialogueSession, action: str, expert: str) -> bool:
@@ -429,6 +431,6 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         if calls is None or not (calls or action.strip()):
             return False
         if self.verifier == "oracle":
-            return oracle_accepts(session, calls, tools)
+            return dialogue_oracle_accepts(session, calls, tools)
         wanted = read_calls(expert, session.form, tools)
         return wanted is not None and equivalent(calls, wanted, tools)

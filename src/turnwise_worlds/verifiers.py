@@ -49,7 +49,7 @@ class VerifiersEnv(ReplayedEnv):
     ) -> None:
         if not id:
             raise InputError("env.id: name an installed environment to play, as env.id=my-environment")
-        self._environment = load(id, args or {})
+        self._environment = load_verifiers_environment(id, args or {})
         turns = int(self._environment.max_turns) if horizon is None else horizon
         if turns < 1:
             raise InputError(f"env.horizon: the environment {id!r} does not limit the number of turns; set env.horizon")
@@ -66,7 +66,7 @@ class VerifiersEnv(ReplayedEnv):
     def _listed(self, split: str) -> list[Task]:
         return [
             Task(self.name, name, split, row, str(row["task"]) if isinstance(row.get("task"), str) else "")
-            for name, row in rows(self._environment, split)
+            for name, row in verifiers_rows(self._environment, split)
         ]
 
     def open_episode(self, task: Task) -> VerifiersEpisode:
@@ -159,7 +159,7 @@ class VerifiersEpisode:
             self.prompts.put_nowait(None)
 
     def _wait(self) -> Request | None:
-        return workers.run(self.prompts.get(), self.seconds, self.where)
+        return workers.run_on_worker_loop(self.prompts.get(), self.seconds, self.where)
 
     def _ended(self) -> Step:
         from verifiers.errors import ToolError
@@ -224,7 +224,7 @@ class VerifiersEpisode:
         return "".join(str(part["text"]) for part in content)
 
 
-def load(name: str, arguments: Mapping[str, Any]) -> Any:
+def load_verifiers_environment(name: str, arguments: Mapping[str, Any]) -> Any:
     if find_spec("verifiers") is None:
         raise InputError("env=verifiers needs the package verifiers, which is not installed; `make verifiers` does it")
     import verifiers
@@ -249,7 +249,7 @@ def load(name: str, arguments: Mapping[str, Any]) -> Any:
     return environment
 
 
-def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def verifiers_rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the id and the content of each row of a split (docs/environments.md), in the order of the data set.
 
     A row of ``seen`` or ``unseen`` is left out if a row of ``train`` has the same prompt, question and answer.

@@ -24,7 +24,7 @@ class NoAnswerError(Exception):
     """A worker process died or exceeded its time limit, and was ended. The message continues "the worker ..."."""
 
 
-class JsonProcess:
+class JsonWorker:
     """A worker process, started with further environment ``variables``. It ends with this object, or when this process
     dies, because its standard input then ends. Only one thread at a time may call :meth:`ask`.
     """
@@ -43,7 +43,7 @@ class JsonProcess:
         assert self._process.stdin is not None and self._process.stdout is not None
         self.pid, self._in, self._out = self._process.pid, self._process.stdin, self._process.stdout
         self._rest = b""
-        self.close = weakref.finalize(self, _end, self._process, os.getpid())
+        self.close = weakref.finalize(self, _end_worker, self._process, os.getpid())
 
     def ask(self, request: Mapping[str, Any] | None, seconds: float) -> dict[str, Any]:
         """Sends a request and returns the reply; None only waits for the worker's first line. Raises ``NoAnswerError``
@@ -82,7 +82,7 @@ def tail(log: IO[bytes], lines: int) -> str:
     return " | ".join(content.decode(errors="replace").strip().splitlines()[-lines:])
 
 
-def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+def _end_worker(process: subprocess.Popen[bytes], owner: int) -> None:
     if os.getpid() != owner:  # a forked copy of the parent process must not end the parent's worker
         return
     process.kill()
@@ -100,7 +100,7 @@ _loop = EventLoop("environment-clients")
 start, soon = _loop.start, _loop.soon
 
 
-def run(coroutine: Coroutine[Any, Any, T], seconds: float, what: str) -> T:
+def run_on_worker_loop(coroutine: Coroutine[Any, Any, T], seconds: float, what: str) -> T:
     """Runs a coroutine to its end. After ``seconds`` it is cancelled, and an ``EnvironmentFault`` that begins with
     ``what`` says whether a synchronous call blocks the event loop. Its own exceptions are raised unchanged.
     """

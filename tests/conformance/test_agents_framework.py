@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from turnwise_worlds.agent import Conversation, RequestQueue, continuation, spoken
+from turnwise_worlds.agent import AgentRequestQueue, Conversation, agent_reply_message, continuation_of_request
 
 pytestmark = pytest.mark.extra("agent")
 
@@ -18,8 +18,8 @@ CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[RequestQueue, str]]:
-    requests = RequestQueue()
+def served() -> Iterator[tuple[AgentRequestQueue, str]]:
+    requests = AgentRequestQueue()
     listener = socket.create_server(("127.0.0.1", 0))
     requests.serve(listener)
     yield requests, f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
@@ -30,7 +30,7 @@ def served() -> Iterator[tuple[RequestQueue, str]]:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("interface", ["OpenAIChatCompletionsModel"])
 def test_an_agent_of_the_framework_runs_unchanged(
-    served: tuple[RequestQueue, str], interface: str, stream: bool
+    served: tuple[AgentRequestQueue, str], interface: str, stream: bool
 ) -> None:
     import agents
     from openai import AsyncOpenAI
@@ -43,7 +43,7 @@ def test_an_agent_of_the_framework_runs_unchanged(
             request = requests.next()
             assert request is not None
             asked.append(request.conversation)
-            request.answer(spoken(text, request.conversation.tools, "hermes", number))
+            request.answer(agent_reply_message(text, request.conversation.tools, "hermes", number))
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
@@ -68,6 +68,6 @@ def test_an_agent_of_the_framework_runs_unchanged(
     assert asyncio.run(run()) == "It rains in Oslo."
     thread.join(20)
     first, second = asked
-    added = continuation(first, spoken(f"Let me look.{CALL}", first.tools, "hermes", 0), second)
+    added = continuation_of_request(first, agent_reply_message(f"Let me look.{CALL}", first.tools, "hermes", 0), second)
     assert added is not None
     assert [(m["role"], m["content"]) for m in added] == [("tool", "rain in Oslo")]

@@ -18,7 +18,7 @@ from tests.conformance.alfworld_games import GeneratedAlfworld, problem, scene
 
 from turnwise.env import Environment, EnvironmentFault
 from turnwise_worlds.alfworld import AlfworldEnvironment
-from turnwise_worlds.alfworld.workers import Pool
+from turnwise_worlds.alfworld.workers import AlfworldPool
 
 pytestmark = [pytest.mark.alfworld, pytest.mark.timeout(900)]
 
@@ -46,7 +46,7 @@ def test_speed_up_changes_no_text(python, games):
     game = {"problem": problem(built), "sentence": built.sentence}
     transcripts = []
     for slow in (False, True):
-        pool, rng = Pool(python=python, slow=slow), random.Random(5)
+        pool, rng = AlfworldPool(python=python, slow=slow), random.Random(5)
         worker = pool.worker()
         transcript = [worker.call(op="open", game=game)]
         for _ in range(25):

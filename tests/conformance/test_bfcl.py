@@ -16,9 +16,9 @@ import pytest
 pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed; `make bfcl` does it")
 
 from turnwise.types import Task, ToolCall
-from turnwise_worlds.bfcl.apis import SUBSETS, Apis, api_class, entries, owners
-from turnwise_worlds.bfcl.environment import PublicTasks
-from turnwise_worlds.tool_dialogues import ANSWERS, EMPTY, STATE, Reference
+from turnwise_worlds.bfcl.apis import SUBSETS, Apis, api_class, bfcl_entries, owners
+from turnwise_worlds.bfcl.environment import BfclTasks
+from turnwise_worlds.tool_dialogues import ANSWERS, EMPTY, STATE, DialogueReference
 
 MUTANTS = int(os.environ.get("TURNWISE_BFCL_MUTANTS", "7"))
 REASONS = {
@@ -110,11 +110,11 @@ def changed(call, kind, rng):
 
 @pytest.mark.slow
 def test_the_official_checker_agrees_on_every_mutant(official):
-    source, verdicts = PublicTasks(), Counter()
+    source, verdicts = BfclTasks(), Counter()
     for subset in SUBSETS:
-        for name, entry in entries(subset).items():
+        for name, entry in bfcl_entries(subset).items():
             problem = source.problem(Task("bfcl", name, "train", {"entry": name}))
-            reference = Reference.of(problem)
+            reference = DialogueReference.of(problem)
             truth = [list(turn.calls) for turn in problem.turns]
             others = [call for turn in truth for call in turn]
             for number in range(MUTANTS):

@@ -15,7 +15,7 @@ import pytest
 
 from turnwise.types import ToolCall
 from turnwise_worlds.tau2.domains import DOMAINS, SOLO, problem_of, task_records
-from turnwise_worlds.tau2.session import ACTIONS, ASSERTIONS, DATABASE, SAID, Reference
+from turnwise_worlds.tau2.session import ACTIONS, ASSERTIONS, DATABASE, SAID, Tau2Reference
 
 TASKS = int(os.environ.get("TURNWISE_TAU2_TASKS", "4"))
 MUTANTS = int(os.environ.get("TURNWISE_TAU2_MUTANTS", "4"))
@@ -115,7 +115,7 @@ def test_our_verdicts_are_the_benchmarks(domain):
     faults = set()
     for name in chosen:
         problem = problem_of(domain, name)
-        reference = Reference.of(problem)
+        reference = Tau2Reference.of(problem)
         for number in range(1 + MUTANTS):
             calls = [gold.call for gold in problem.gold]
             calls = mutant(calls, rng, others) if number else calls

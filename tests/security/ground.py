@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnwise_worlds.sandbox.folder_value import Tree, tree_of
+from turnwise_worlds.sandbox.folder_value import Tree, folder_tree
 from turnwise_worlds.sandbox.sandbox import NOBODY, Bubblewrap, CallResult, Limits
 from turnwise_worlds.sandbox.seccomp import NUMBERS
 
@@ -55,7 +55,7 @@ class Ground:
 
     def program(self, code: str, before: str = "") -> CallResult:
         """Run a Python program as a command, after another command."""
-        return self.shell(f"{before}\npython3 probe.py", tree_of({"probe.py": kit() + code}))
+        return self.shell(f"{before}\npython3 probe.py", folder_tree({"probe.py": kit() + code}))
 
     def snippet(self, code: str, before: str = "") -> CallResult:
         """Run a snippet after another one, which begins as every program does."""

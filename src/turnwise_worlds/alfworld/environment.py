@@ -16,7 +16,7 @@ from pydantic import PositiveFloat, PositiveInt
 from turnwise.env import Quality, Step
 from turnwise.errors import InputError
 from turnwise.types import Task
-from turnwise_worlds.alfworld.workers import Pool, Worker
+from turnwise_worlds.alfworld.workers import AlfworldPool, AlfworldWorker
 from turnwise_worlds.text_games import GameEnv, GameSession, Prompt
 
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
@@ -25,7 +25,7 @@ BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 class AlfworldSession(GameSession):
     """A running episode of the ALFWorld engine, which answers "Nothing happens." to a command that is not possible."""
 
-    def __init__(self, task: Task, horizon: int, worker: Worker, reply: Mapping[str, Any]) -> None:
+    def __init__(self, task: Task, horizon: int, worker: AlfworldWorker, reply: Mapping[str, Any]) -> None:
         self.task = task
         self.horizon = horizon
         self.actions: tuple[str, ...] = ()  # the commands so far, including those without effect
@@ -34,7 +34,7 @@ class AlfworldSession(GameSession):
         self._attach(worker, reply)
         self.done = self.won
 
-    def _attach(self, worker: Worker, reply: Mapping[str, Any]) -> None:
+    def _attach(self, worker: AlfworldWorker, reply: Mapping[str, Any]) -> None:
         self._worker, self._at = worker, reply["id"]
         self._admissible: list[str] = reply["admissible"]
         self.won: bool = reply["won"]
@@ -202,7 +202,7 @@ class AlfworldEnvironment(GameEnv[AlfworldSession]):
     ) -> None:
         self.horizon, self.prompt = horizon, prompt
         self.games = self._open(games)
-        self.pool = Pool(workers, timeout, python)
+        self.pool = AlfworldPool(workers, timeout, python)
 
     def _open(self, games: str | Path | None) -> Any:  # or another source of games, with their experts and verifier
         if games is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from turnwise.env import EnvironmentFault
 from turnwise.errors import InputError
-from turnwise_worlds.workers import JsonProcess, NoAnswerError
+from turnwise_worlds.workers import JsonWorker, NoAnswerError
 
 SCRIPT = Path(__file__).with_name("engine.py")
 
@@ -27,7 +27,7 @@ class MissingEngineError(InputError):
     """The Python interpreter of the worker processes cannot import alfworld and textworld."""
 
 
-class Worker:
+class AlfworldWorker:
     """One process that runs the ALFWorld engine. It is never used again after it has died or timed out. ``slow``:
     without the changes of ``engine.speed_up``.
     """
@@ -37,7 +37,7 @@ class Worker:
         # alfworld creates this folder when it is imported
         variables = {"ALFWORLD_DATA": self._scratch.name}
         try:
-            self._process = JsonProcess([python, str(SCRIPT), *["--slow"] * slow], variables)
+            self._process = JsonWorker([python, str(SCRIPT), *["--slow"] * slow], variables)
         except OSError as error:
             raise MissingEngineError(f"env.python: cannot run {python!r} ({error.strerror}); {INSTALL}") from None
         self.pid = self._process.pid
@@ -83,22 +83,22 @@ class Worker:
             raise
 
 
-class Pool:
+class AlfworldPool:
     """At most ``workers`` processes, which start when they are needed and are replaced when they have failed."""
 
     def __init__(self, workers: int = 1, timeout: float = 60.0, python: str | None = None, slow: bool = False) -> None:
         self.python = python or sys.executable
         self.timeout, self.slow = timeout, slow
-        self._workers: list[Worker | None] = [None] * workers
+        self._workers: list[AlfworldWorker | None] = [None] * workers
         self._turn = 0
         self._lock = threading.Lock()
 
-    def worker(self) -> Worker:
+    def worker(self) -> AlfworldWorker:
         with self._lock:
             at, self._turn = self._turn, (self._turn + 1) % len(self._workers)
             worker = self._workers[at]
             if worker is None or worker.fault:
-                worker = self._workers[at] = Worker(self.python, self.timeout, self.slow)
+                worker = self._workers[at] = AlfworldWorker(self.python, self.timeout, self.slow)
             return worker
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ _DESCRIPTIONS = "API descriptions:"
 _ASKS = "Generate API Request:"
 
 
-class Recorded(World):
+class RecordedApis(World):
     """The APIs of an episode, which give the recorded answers of one record and never change."""
 
     def __init__(self, answers: Sequence[tuple[ToolCall, str]]) -> None:
@@ -38,10 +38,10 @@ class Recorded(World):
         unknown = json.dumps({"exception": "the record has no such call"})
         return next((answer for known, answer in self.answers if same_call(call, known)), unknown)
 
-    def fork(self) -> Recorded:
+    def fork(self) -> RecordedApis:
         return self
 
-    def same_state(self, other: Recorded) -> bool:
+    def same_state(self, other: RecordedApis) -> bool:
         return True
 
 
@@ -52,7 +52,7 @@ def same_call(made: ToolCall, true: ToolCall) -> bool:
     return equivalent([made], [true])
 
 
-class PublicTasks:
+class ApiBankTasks:
     """The tasks in API-Bank's public files. A hash of a record's field ``file`` or, without it, of the requirement puts
     80 % of the dialogues into ``train``, 10 % into ``seen`` and 10 % into ``unseen``.
     """
@@ -80,7 +80,7 @@ class PublicTasks:
 
     def problem(self, task: Task) -> DialogueProblem:
         data, turns = task.data, turns_from(task.data["turns"])
-        recorded = partial(Recorded, list(zip(turns[0].calls, data["answers"], strict=True)))
+        recorded = partial(RecordedApis, list(zip(turns[0].calls, data["answers"], strict=True)))
         return DialogueProblem(recorded, turns, tuple(data["tools"]), {0: tuple(data["others"])}, data["level"] < 3)
 
 
@@ -104,7 +104,7 @@ def _task(level: int, number: int, record: Mapping[str, Any]) -> Task:
 
 
 def _step(record: Mapping[str, Any]) -> dict[str, Any]:
-    call = read_request(record["expected_output"])
+    call = read_recorded_request(record["expected_output"])
     dialogue = record["input"].replace(_ASKS, "").strip()
     lines = record["instruction"].partition(_DESCRIPTIONS)[2].splitlines()
     tools = [_tool(parse_json(line)) for line in lines if line.strip()]
@@ -133,7 +133,7 @@ def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
     return {"tools": [search], "others": list(values.values()), "turns": turns, "answers": answers}
 
 
-def read_request(text: str) -> ToolCall:
+def read_recorded_request(text: str) -> ToolCall:
     match = re.search(r"\[\w+\(.*\)\]", text, re.DOTALL)
     try:
         calls = bfcl_python(match[0]).calls if match else ()
@@ -167,5 +167,5 @@ class ApiBankEnv(DialogueEnv):
     def __post_init__(self) -> None:
         self.brief = self.data is None
         levels = tuple(self.levels)
-        self.source = OfficeTasks(levels=levels) if self.data is None else PublicTasks(self.data, levels)
+        self.source = OfficeTasks(levels=levels) if self.data is None else ApiBankTasks(self.data, levels)
         super().__post_init__()

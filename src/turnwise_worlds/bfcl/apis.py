@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 from collections.abc import Iterator, Mapping
@@ -65,7 +66,7 @@ def announcement() -> str:
 
 
 @lru_cache(maxsize=len(SUBSETS))
-def entries(subset: str) -> dict[str, dict[str, Any]]:
+def bfcl_entries(subset: str) -> dict[str, dict[str, Any]]:
     """Returns the tasks of a subset of BFCL: id -> the benchmark's entry together with its ``ground_truth``."""
     name = f"BFCL_v4_multi_turn_{subset}.json"
     if subset not in SUBSETS:
@@ -164,6 +165,19 @@ def owners(classes: tuple[str, ...]) -> Mapping[str, str]:
 @lru_cache(maxsize=1024)
 def parameters(owner: str, method: str) -> tuple[inspect.Parameter, ...]:
     return tuple(inspect.signature(getattr(api_class(owner), method)).parameters.values())[1:]
+
+
+def read_api_call(source: str, classes: tuple[str, ...]) -> ToolCall:
+    """Returns the call in a Python expression, which is parsed and never executed."""
+    node = ast.parse(source, mode="eval").body
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in owners(classes):
+        raise ValueError(f"{source!r}: the text is not a call of a function of {', '.join(classes)}")
+    names = [parameter.name for parameter in parameters(owners(classes)[node.func.id], node.func.id)]
+    if len(node.args) > len(names):
+        raise ValueError(f"{source!r}: the function has {len(names)} parameters")
+    arguments = dict(zip(names[: len(node.args)], map(ast.literal_eval, node.args), strict=True))
+    arguments |= {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
+    return ToolCall(node.func.id, arguments)
 
 
 @lru_cache(maxsize=1024)

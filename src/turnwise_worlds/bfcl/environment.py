@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import random
 from collections.abc import Sequence
@@ -15,14 +14,13 @@ from pydantic import PositiveInt
 from turnwise.data.tool_schema import name_of
 from turnwise.data.toolcalls import Format
 from turnwise.env import first_tasks
-from turnwise.types import Task, ToolCall
+from turnwise.types import Task
 from turnwise_worlds.bfcl.apis import (
     SUBSETS,
     Apis,
     announcement,
-    entries,
-    owners,
-    parameters,
+    bfcl_entries,
+    read_api_call,
     root,
     tools_of_class,
 )
@@ -42,7 +40,7 @@ SEEN_SHARE = 20  # number of dialogues in the split seen; they are drawn from th
 
 
 @dataclass(frozen=True)
-class PublicTasks:
+class BfclTasks:
     """The public multi-turn tasks of BFCL v4. All variants of a dialogue are in one split. ``unseen`` has the 20
     dialogues that combine a pair of ``UNSEEN_PAIRS``, ``seen`` 20 others, ``train`` the remaining 160.
     """
@@ -58,12 +56,12 @@ class PublicTasks:
         return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in chosen]
 
     def problem(self, task: Task) -> DialogueProblem:
-        return _problem(str(task.data["entry"]))
+        return _public_problem(str(task.data["entry"]))
 
 
 @lru_cache(maxsize=800)
-def _problem(name: str) -> DialogueProblem:
-    entry = entries(subset_of(name))[name]
+def _public_problem(name: str) -> DialogueProblem:
+    entry = bfcl_entries(subset_of(name))[name]
     classes = tuple(entry["involved_classes"])
     everything = [tool for name in classes for tool in tools_of_class(name)]
     held = {int(turn): set(names) for turn, names in entry.get("missed_function", {}).items()}
@@ -77,7 +75,7 @@ def _problem(name: str) -> DialogueProblem:
         if at in tools_of:
             functions = json.dumps([tool["function"] for tool in tools_of[at]])
             user = f"{functions}\n{announcement()}"
-        calls = tuple(read_truth(source, classes) for source in truth)
+        calls = tuple(read_api_call(source, classes) for source in truth)
         turns.append(UserTurn(user, calls, "" if calls else unable))
     world = partial(Apis, classes, entry["initial_config"], subset_of(name) == "long_context")
     return DialogueProblem(world, tuple(turns), shown, tools_of)
@@ -89,24 +87,13 @@ def subset_of(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _splits() -> dict[str, Sequence[int]]:
-    classes = {int(name.rpartition("_")[2]): set(entry["involved_classes"]) for name, entry in entries("base").items()}
+    classes = {
+        int(name.rpartition("_")[2]): set(entry["involved_classes"]) for name, entry in bfcl_entries("base").items()
+    }
     unseen = [number for number, names in classes.items() if any(pair <= names for pair in UNSEEN_PAIRS)]
     others = [number for number in classes if number not in unseen]
     seen = sorted(random.Random("bfcl/seen").sample(others, SEEN_SHARE))
     return {"train": [number for number in others if number not in seen], "seen": seen, "unseen": unseen}
-
-
-def read_truth(source: str, classes: tuple[str, ...]) -> ToolCall:
-    """Returns the call in a Python expression, which is parsed and never executed."""
-    node = ast.parse(source, mode="eval").body
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in owners(classes):
-        raise ValueError(f"{source!r}: the text is not a call of a function of {', '.join(classes)}")
-    names = [parameter.name for parameter in parameters(owners(classes)[node.func.id], node.func.id)]
-    if len(node.args) > len(names):
-        raise ValueError(f"{source!r}: the function has {len(names)} parameters")
-    arguments = dict(zip(names[: len(node.args)], map(ast.literal_eval, node.args), strict=True))
-    arguments |= {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
-    return ToolCall(node.func.id, arguments)
 
 
 @dataclass(eq=False)
@@ -126,7 +113,7 @@ class BfclEnv(DialogueEnv):
         self.brief = self.level == "tiny"
         usual: tuple[int, Format] = (16, "bfcl_python") if self.brief else (60, "hermes")
         self.horizon, self.format = self.horizon or usual[0], self.format or usual[1]
-        self.source = TinyTasks() if self.brief else PublicTasks(tuple(self.subsets), self.level == "whole")
+        self.source = TinyTasks() if self.brief else BfclTasks(tuple(self.subsets), self.level == "whole")
         super().__post_init__()
 
     def ready(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 # Only the standard library and PyYAML: the example of env=agent imports this in a sandbox.
 from turnwise.env import Verifier, check_horizon
 from turnwise.types import Task
-from turnwise_worlds.household.rooms import LAMP_PLACES, Command, Op, World, bits, make_task, weight
+from turnwise_worlds.household.rooms import LAMP_PLACES, Command, HouseholdRoom, Op, bits, make_task, weight
 from turnwise_worlds.household.state import NOWHERE, HouseholdSession, State, distance, full_aim, known_aim
 from turnwise_worlds.scripted_experts import Chances, Expert, LastTasks
 from turnwise_worlds.text_games import GameEnv, Prompt
@@ -161,7 +161,7 @@ def makes_progress(session: HouseholdSession, action: str) -> bool:
     return distance(world, after, aim) < distance(world, state, aim)
 
 
-def _gains_information(world: World, state: State, command: Command) -> bool:
+def _gains_information(world: HouseholdRoom, state: State, command: Command) -> bool:
     """Whether the command shows the inside of a new receptacle, or walks to a new one that is closed, unless the policy
     stands before another new receptacle, which it should open first.
     """
@@ -192,12 +192,12 @@ def effect(session: HouseholdSession, action: str) -> Kind | None:
     return op, *things
 
 
-def _object(world: World, state: State, o: int) -> Kind:
+def _object(world: HouseholdRoom, state: State, o: int) -> Kind:
     conditions = (state.clean, state.hot, state.cool, state.sliced, state.lit)
     return world.object_types[o], *(bool(mask >> o & 1) for mask in conditions)
 
 
-def _receptacle(world: World, state: State, r: int) -> Kind:
+def _receptacle(world: HouseholdRoom, state: State, r: int) -> Kind:
     """Its roles in the task, its door, and the objects inside that the task needs, if the agent has looked into it."""
     roles = [world.destinations, world.treatment[1], world.openable, state.opened]
     holds = [any(world.fits[o] >> r & 1 for o in bits(needed)) for needed in (world.targets, world.toggles)]
@@ -206,8 +206,8 @@ def _receptacle(world: World, state: State, r: int) -> Kind:
     return *(bool(mask >> r & 1) for mask in roles), *holds, inside
 
 
-def _world(task: Task) -> World:  # a function with a name, because processes send environments to each other
-    return World(task.data)
+def _world(task: Task) -> HouseholdRoom:  # a function with a name, because processes send environments to each other
+    return HouseholdRoom(task.data)
 
 
 @dataclass(eq=False)

@@ -239,7 +239,7 @@ def _mask(kinds: Sequence[str], wanted: Set[str]) -> int:
     return sum(1 << i for i, kind in enumerate(kinds) if kind in wanted)
 
 
-class World:
+class HouseholdRoom:
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.receptacles = listing(data["receptacles"])
         self.objects = listing(data["objects"])

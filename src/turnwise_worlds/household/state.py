@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from turnwise.env import Step
 from turnwise.types import Task
-from turnwise_worlds.household.rooms import GOALS, HELP_TEXT, MIDDLE, NOTHING, Command, Op, World, bits
+from turnwise_worlds.household.rooms import GOALS, HELP_TEXT, MIDDLE, NOTHING, Command, HouseholdRoom, Op, bits
 from turnwise_worlds.text_games import GameSession
 
 NOWHERE = -1
@@ -38,7 +38,7 @@ _ANSWERS = {
 class State:
     """Everything in a household episode that an action can change.
 
-    In a bit mask, bit i stands for receptacle or object number i of ``World``. ``seen`` is the mask of the receptacles
+    In a bit mask, bit i stands for receptacle or object number i of a room. ``seen`` is the mask of the receptacles
     into which the agent has looked. Only the agent moves objects, so it still knows the content of these receptacles.
     """
 
@@ -60,10 +60,10 @@ class State:
             known |= self.contents[r]
         return known
 
-    def accessible(self, world: World, r: int) -> bool:
+    def accessible(self, world: HouseholdRoom, r: int) -> bool:
         return not (world.openable & ~self.opened) >> r & 1
 
-    def admits(self, world: World, command: Command) -> bool:
+    def admits(self, world: HouseholdRoom, command: Command) -> bool:
         op, o, r = command
         at = self.at
         if op == Op.GO:
@@ -88,7 +88,7 @@ class State:
             return bool(self.opened >> r & 1)
         return op == Op.LOOK_INTO or self.held == o  # the remaining operations are cleaning, heating and cooling
 
-    def apply(self, world: World, command: Command) -> None:
+    def apply(self, world: HouseholdRoom, command: Command) -> None:
         op, o, r = command
         if op == Op.GO:
             self.at = r
@@ -111,12 +111,12 @@ class State:
             if ends:
                 setattr(self, ends, getattr(self, ends) & ~(1 << o))
 
-    def treated(self, world: World) -> int:
+    def treated(self, world: HouseholdRoom) -> int:
         """Returns a bit mask of the objects that are clean, hot or cool, as the goal requires; all bits if it does not."""
         operation = GOALS[world.goal].operation
         return int(getattr(self, _CONDITIONS[operation][0])) if operation else -1
 
-    def won(self, world: World) -> bool:
+    def won(self, world: HouseholdRoom) -> bool:
         """Returns whether this state reaches the goal of the task.
 
         In a look-at task, the agent has to hold a target object beside a lamp that is lit. In other tasks, enough
@@ -131,7 +131,7 @@ class State:
             )
         return _placed(world, full_aim(world), self.contents, self.treated(world))
 
-    def describe(self, world: World, command: Command) -> str:
+    def describe(self, world: HouseholdRoom, command: Command) -> str:
         op, o, r = command
         if op in _ANSWERS:
             seen = world.contents(r, self.contents[r], bool(self.opened >> r & 1))
@@ -149,7 +149,7 @@ class State:
             return MIDDLE.format("nothing")  # only the first message of the episode lists the receptacles
         return f"You are facing the {world.receptacles[self.at]}. Next to it, you see nothing."
 
-    def _object(self, world: World, o: int) -> str:
+    def _object(self, world: HouseholdRoom, o: int) -> str:
         name = world.objects[o]
         if world.vessels >> o & 1:
             return f"This is a normal {name}. In it, you see nothing."
@@ -177,11 +177,11 @@ class Aim(NamedTuple):
     wanted: int  # number of objects to place; in a look-at task 1 (take the target, use the lamp) or 0 (only take it)
 
 
-def full_aim(world: World) -> Aim:
+def full_aim(world: HouseholdRoom) -> Aim:
     return Aim(world.targets, world.toggles, world.wanted)
 
 
-def known_aim(world: World, state: State) -> Aim | None:
+def known_aim(world: HouseholdRoom, state: State) -> Aim | None:
     """Returns the part of the goal that the agent can reach with its observations; None if a search has to come first.
 
     If the goal asks for two objects and only one object was found, the aim is to place the found object. If the lamp
@@ -201,7 +201,7 @@ def known_aim(world: World, state: State) -> Aim | None:
     return None if wanted < world.wanted and distance(world, state, aim) == 0 else aim
 
 
-def distance(world: World, state: State, aim: Aim) -> int:
+def distance(world: HouseholdRoom, state: State, aim: Aim) -> int:
     """Returns the number of actions of the shortest plan from ``state`` to ``aim``; ``UNREACHABLE`` if none exists."""
     at, held, contents = state.at, state.held, state.contents
     closed, treated = world.openable & ~state.opened, state.treated(world)
@@ -236,7 +236,9 @@ def _to_lamp(aim: Aim, at: int, contents: list[int], lit: int) -> int:
     return min(lamps, default=UNREACHABLE)
 
 
-def _empty_handed(world: World, aim: Aim, at: int, closed: int, contents: list[int], treated: int, lit: int) -> int:
+def _empty_handed(
+    world: HouseholdRoom, aim: Aim, at: int, closed: int, contents: list[int], treated: int, lit: int
+) -> int:
     sources = [p for p, mask in enumerate(contents) if mask & aim.targets]
     if world.looking:
         steps = (_reach(at, p, closed) + 1 + _to_lamp(aim, p, contents, lit) for p in sources)
@@ -265,12 +267,12 @@ def _empty_handed(world: World, aim: Aim, at: int, closed: int, contents: list[i
     return best
 
 
-def _placed(world: World, aim: Aim, contents: list[int], treated: int) -> bool:
+def _placed(world: HouseholdRoom, aim: Aim, contents: list[int], treated: int) -> bool:
     ready = aim.targets & treated
     return any((contents[r] & ready).bit_count() >= aim.wanted for r in bits(world.destinations))
 
 
-def _treat_and_place(world: World, o: int, at: int, closed: int) -> int:
+def _treat_and_place(world: HouseholdRoom, o: int, at: int, closed: int) -> int:
     things, stations = world.treatment
     ways = ((at != s) + 2 + _reach(s, r, closed) for s in bits(stations) for r in bits(world.destinations))
     return min(ways, default=UNREACHABLE) if things >> o & 1 else UNREACHABLE
@@ -282,7 +284,7 @@ class HouseholdSession(GameSession):
     An action that is unknown or not possible now gets the answer "Nothing happens." and counts as a turn.
     """
 
-    def __init__(self, task: Task, world: World, horizon: int) -> None:
+    def __init__(self, task: Task, world: HouseholdRoom, horizon: int) -> None:
         self.task, self.world, self.horizon = task, world, horizon
         self.state = State(world.start[:])
         self.won = self.done = self.state.won(world)

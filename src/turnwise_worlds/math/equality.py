@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import PositiveFloat
 
 from turnwise.env import EnvironmentFault
-from turnwise_worlds.workers import JsonProcess, NoAnswerError
+from turnwise_worlds.workers import JsonWorker, NoAnswerError
 
 LONGEST = 400  # maximum length of an answer in characters; right answers have at most about 100
 _START = 60.0  # time limit in seconds for the worker to import its libraries
@@ -34,7 +34,7 @@ class Equality:
                 f"python: {python} is not a program; name an interpreter that has math-verify, or set python to null"
             )
         self._python = python or sys.executable
-        self._worker: JsonProcess | None = None
+        self._worker: JsonWorker | None = None
         self._lock = threading.Lock()
         self._known = lru_cache(maxsize=65_536)(self._compare)
 
@@ -65,8 +65,8 @@ class Equality:
             self._worker = worker
         return bool(reply["equal"])
 
-    def _started(self) -> JsonProcess:
-        worker = JsonProcess(
+    def _started(self) -> JsonWorker:
+        worker = JsonWorker(
             [self._python, str(Path(__file__).with_name("equality_worker.py"))], {"OMP_NUM_THREADS": "1"}
         )
         try:

@@ -43,7 +43,7 @@ before its content.
 """
 
 
-def tree_of(files: Mapping[str, str]) -> Tree:
+def folder_tree(files: Mapping[str, str]) -> Tree:
     tree: dict[str, File | Link | None] = {}
     for path in sorted(files):
         parts = path.split("/")
@@ -62,7 +62,7 @@ def laid_over(tree: Tree, over: Tree) -> Tree:
 def read_folder(path: Path, key: str) -> Tree:
     """Returns the content of a folder of the host, which the configuration key ``key`` names."""
     try:
-        with opened(str(path.expanduser().resolve())) as folder:
+        with open_folder(str(path.expanduser().resolve())) as folder:
             tree, whole = read_tree(folder, _MOST_MIB << 20, _MOST_ENTRIES)
     except OSError as error:
         raise InputError(f"{key}: {path} is not a readable folder ({error.strerror})") from error
@@ -74,7 +74,7 @@ def read_folder(path: Path, key: str) -> Tree:
 
 
 @contextmanager
-def opened(name: str, place: int | None = None) -> Iterator[int]:
+def open_folder(name: str, place: int | None = None) -> Iterator[int]:
     """Yields a descriptor of the folder ``name``, which must not be a link, in the folder with descriptor ``place``."""
     descriptor = os.open(name, _FOLDER, dir_fd=place)
     try:
@@ -84,7 +84,7 @@ def opened(name: str, place: int | None = None) -> Iterator[int]:
 
 
 @contextmanager
-def acting_as(owner: int | None) -> Iterator[None]:
+def folder_access_as(owner: int | None) -> Iterator[None]:
     """Gives this thread another user's permissions for files and folders, unless ``owner`` is None."""
     if owner is None:
         yield
@@ -115,18 +115,18 @@ def write_tree(tree: Tree, folder: int) -> None:
         if above and tree.get(above, "missing") is not None:
             raise ValueError(f"files: {path!r} is in {above!r}, which is not a folder")
         inside.setdefault(above, []).append(name)
-    _fill(tree, folder, "", inside)
+    _write_folder(tree, folder, "", inside)
 
 
-def _fill(tree: Tree, place: int, path: str, inside: Mapping[str, list[str]]) -> None:
+def _write_folder(tree: Tree, place: int, path: str, inside: Mapping[str, list[str]]) -> None:
     for name in inside.get(path, ()):
         whole = f"{path}/{name}" if path else name
         entry = tree[whole]
         if entry is None:
             os.mkdir(name, dir_fd=place)
-            with opened(name, place) as below:
+            with open_folder(name, place) as below:
                 os.fchmod(below, 0o755)
-                _fill(tree, below, whole, inside)
+                _write_folder(tree, below, whole, inside)
         elif isinstance(entry, Link):
             os.symlink(entry.target, name, dir_fd=place)
         else:
@@ -143,7 +143,7 @@ def read_tree(folder: int, most_bytes: int, most_entries: int) -> tuple[Tree, bo
     """
     tree: dict[str, File | Link | None] = {}
     whole, size = True, 0
-    for place, name, path in _walk(folder, "", 0):
+    for place, name, path in _walk_folder(folder, "", 0):
         if len(tree) == most_entries:
             return tree, False
         status = os.stat(name, dir_fd=place, follow_symlinks=False)
@@ -157,28 +157,28 @@ def read_tree(folder: int, most_bytes: int, most_entries: int) -> tuple[Tree, bo
             if size + status.st_size > most_bytes:
                 whole = False
                 continue
-            with os.fdopen(_open(name, place, _OLD, 0o600), "rb") as stream:
+            with os.fdopen(_open_entry(name, place, _OLD, 0o600), "rb") as stream:
                 content = stream.read()
             size += len(content)
             tree[path] = File(content, bool(status.st_mode & stat.S_IXUSR))
     return tree, whole
 
 
-def _walk(place: int, path: str, depth: int) -> Iterator[tuple[int, str, str]]:
+def _walk_folder(place: int, path: str, depth: int) -> Iterator[tuple[int, str, str]]:
     with os.scandir(place) as listed:
         entries = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in listed if _utf8(entry.name))
     for name, _ in entries:
         yield place, name, f"{path}{name}"
     for name, folder in entries:
         if folder and depth < _DEPTH:
-            below = _open(name, place, _FOLDER, 0o700)
+            below = _open_entry(name, place, _FOLDER, 0o700)
             try:
-                yield from _walk(below, f"{path}{name}/", depth + 1)
+                yield from _walk_folder(below, f"{path}{name}/", depth + 1)
             finally:
                 os.close(below)
 
 
-def _open(name: str, place: int, how: int, mode: int) -> int:
+def _open_entry(name: str, place: int, how: int, mode: int) -> int:
     """Opens an entry, which must not be a link. If its permissions forbid this, they are first changed to ``mode``."""
     with suppress(PermissionError):
         return os.open(name, how, dir_fd=place)

@@ -36,7 +36,7 @@ from pydantic import PositiveFloat, PositiveInt
 
 from turnwise.errors import InputError
 from turnwise_worlds.sandbox import processes
-from turnwise_worlds.sandbox.folder_value import File, Tree, acting_as, opened, read_tree, write_tree
+from turnwise_worlds.sandbox.folder_value import File, Tree, folder_access_as, open_folder, read_tree, write_tree
 from turnwise_worlds.sandbox.processes import children, descendants, readable, resident, send_signal
 from turnwise_worlds.sandbox.seccomp import filter_of
 
@@ -147,9 +147,9 @@ class Bubblewrap:
             if not readable(process.stdout, _START) or os.read(process.stdout.fileno(), 1) != b"\n":
                 raise SandboxFault(f"bwrap failed before the command started: {_last_words(process)}")
             inside = json.loads(os.read(reports, 4096).splitlines()[0])["child-pid"]
-            disks = [stack.enter_context(opened(f"/proc/{inside}/root{disk}")) for disk in _DISKS]
+            disks = [stack.enter_context(open_folder(f"/proc/{inside}/root{disk}")) for disk in _DISKS]
             try:
-                with acting_as(self.owner):
+                with folder_access_as(self.owner):
                     write_tree(tree, disks[0])
             except OSError as error:
                 if error.errno == errno.ENOSPC:
@@ -164,14 +164,14 @@ class Bubblewrap:
                 server_port.opened(socket.socket(fileno=descriptors[0]), lambda: _kill(process))
             gone = os.pidfd_open(process.pid)
             stack.callback(os.close, gone)
-            output, stopped = _watch(process, gone, limits, disks)
-            _end(process)
+            output, stopped = _watch_sandbox(process, gone, limits, disks)
+            _end_sandbox(process)
             with open(reports, encoding="utf-8", closefd=False) as stream:
                 status = [json.loads(line)["exit-code"] for line in stream if "exit-code" in line]
             if not stopped and not status:
                 raise SandboxFault(f"bwrap ended without reporting an exit status: {output.strip()[-500:]}")
             try:
-                with acting_as(self.owner):
+                with folder_access_as(self.owner):
                     left, whole = read_tree(disks[0], limits.folder_mib << 20, limits.files)
             except OSError as error:
                 raise SandboxFault(f"the work folder cannot be read: {error}") from error
@@ -282,7 +282,7 @@ class Bubblewrap:
 def open_sandbox(limits: Limits | None = None, python: str | None = None, reads: Sequence[str] = ()) -> Bubblewrap:
     """Returns a sandbox. Raises ``NoSandboxError`` if none works here; model-written code is then not run at all."""
     for _ in range(3):  # a single test command may fail because its process was killed or because the machine is busy
-        why = reason()
+        why = why_no_sandbox()
         if why is None:
             return Bubblewrap(limits, python, reads)
     raise NoSandboxError(
@@ -291,7 +291,7 @@ def open_sandbox(limits: Limits | None = None, python: str | None = None, reads:
     )
 
 
-def reason() -> str | None:
+def why_no_sandbox() -> str | None:
     """Returns the reason why bubblewrap cannot be used on this machine, or None if a test command ran."""
     if not sys.platform.startswith("linux"):
         return f"bubblewrap needs Linux, but this system is {sys.platform}"
@@ -347,7 +347,9 @@ def _mistake(command: str) -> str:
     return "the command is too long" if len(data) > _LONGEST else ""
 
 
-def _watch(process: subprocess.Popen[bytes], done: int, limits: Limits, disks: Sequence[int] = ()) -> tuple[str, Stop]:
+def _watch_sandbox(
+    process: subprocess.Popen[bytes], done: int, limits: Limits, disks: Sequence[int] = ()
+) -> tuple[str, Stop]:
     """Reads output until the descriptor ``done`` can be read, or the processes exceed a limit, whose name is returned
     too. ``disks`` are descriptors of the file systems to which the code can write.
     """
@@ -374,7 +376,7 @@ def _watch(process: subprocess.Popen[bytes], done: int, limits: Limits, disks: S
             checked = now
             stopped = _excess(list(descendants(process.pid)), limits, disks)
     if stopped:
-        _end(process)
+        _end_sandbox(process)
     return output[:most].decode("utf-8", "replace"), stopped  # type: ignore[return-value]
 
 
@@ -402,7 +404,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         send_signal(children(process.pid) or [process.pid], signal.SIGKILL)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end_sandbox(process: subprocess.Popen[bytes]) -> None:
     """Kills a sandbox, and returns when all of its processes have ended. Raises SandboxFault if they do not."""
     _kill(process)
     try:
@@ -415,7 +417,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _abandon(process: subprocess.Popen[bytes]) -> None:
     if process.returncode is None:
-        _end(process)
+        _end_sandbox(process)
     for stream in (process.stdin, process.stdout):
         with suppress(BrokenPipeError):
             stream.close()  # type: ignore[union-attr]

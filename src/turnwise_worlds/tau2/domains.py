@@ -199,21 +199,21 @@ _RANDOM_BILL = re.compile(r"B[0-9a-f]{8}")
 _BILLS = "TelecomAgentTools:TelecomAgentTools:db"
 
 
-class World:
+class DomainDatabases:
     __slots__ = ("domain", "store")
 
     def __init__(self, domain: str, store: Store) -> None:
         self.domain, self.store = domain, store
 
     @classmethod
-    def fresh(cls, domain: str) -> World:
-        return cls(domain, pristine(domain)).fork()
+    def fresh(cls, domain: str) -> DomainDatabases:
+        return cls(domain, pristine_databases(domain)).fork()
 
-    def fork(self) -> World:
+    def fork(self) -> DomainDatabases:
         """Returns an independent copy of the databases. Records are copied only when they are next accessed by key."""
         from inspect_ai.util import Store
 
-        return World(self.domain, Store(dict(self.store.items())))  # Store makes a deep copy of its argument
+        return DomainDatabases(self.domain, Store(dict(self.store.items())))  # Store makes a deep copy of its argument
 
     def call(self, call: ToolCall) -> str:
         box = toolbox(self.domain)
@@ -262,7 +262,7 @@ class World:
             changed[name] = tables or value.model_dump(mode="json", warnings=False)
         return changed
 
-    def same_state(self, other: World) -> bool:
+    def same_state(self, other: DomainDatabases) -> bool:
         return self.state() == other.state()
 
     same_place = same_state  # there is no hidden state: equal states give equal answers from now on
@@ -286,12 +286,12 @@ class World:
 
 
 @lru_cache(maxsize=len(DOMAINS))
-def pristine(domain: str) -> Store:
+def pristine_databases(domain: str) -> Store:
     """Returns the store with a domain's databases in the shipped state, whose large tables all episodes share."""
     open_it = opener(domain)
     from inspect_ai.util import Store
 
-    world = World(domain, Store())
+    world = DomainDatabases(domain, Store())
     world.within(open_it)
     base = of_package("environment.db", "DB")
     for name, value in list(world.store.items()):
@@ -319,7 +319,7 @@ def _error(message: str) -> str:
     return FAILED + (message if len(message) <= _SHOWN else message[:_SHOWN] + " ...")
 
 
-def prepare(world: World, actions: Sequence[Mapping[str, Any]]) -> None:
+def prepare_databases(world: DomainDatabases, actions: Sequence[Mapping[str, Any]]) -> None:
     """Applies the actions that create a task's start state, for example a wrong setting or an unpaid bill."""
     if not actions:
         return
@@ -364,7 +364,7 @@ class Tau2Problem:
     """
 
     domain: str
-    start: World
+    start: DomainDatabases
     gold: tuple[Gold, ...]
     scenario: Mapping[str, Any]
     ticket: str
@@ -387,8 +387,8 @@ def problem_of(domain: str, name: str) -> Tau2Problem:
         raise ValueError(f"tau2 has no task {domain}/{name}")
     record = task_records(domain)[name]
     criteria: Mapping[str, Any] = record["evaluation_criteria"]
-    start = World.fresh(domain)
-    prepare(start, (record.get("initial_state") or {}).get("initialization_actions") or ())
+    start = DomainDatabases.fresh(domain)
+    prepare_databases(start, (record.get("initial_state") or {}).get("initialization_actions") or ())
     basis = criteria.get("reward_basis") or ("DB", "COMMUNICATE")
     return Tau2Problem(
         domain=domain,

@@ -24,16 +24,25 @@ from turnwise_worlds.tau2.domains import (
     READS,
     TRANSFER,
     Domain,
+    DomainDatabases,
     Gold,
-    World,
     by_phone,
     problem_of,
     root,
     splits,
     toolbox,
 )
-from turnwise_worlds.tau2.session import ENDING, EndpointUser, Reference, ScriptedUser, Tau2Session, User, asks, missing
-from turnwise_worlds.tool_dialogues import Mistakes, Reply, mistake
+from turnwise_worlds.tau2.session import (
+    ENDING,
+    EndpointUser,
+    ScriptedUser,
+    Tau2Reference,
+    Tau2Session,
+    User,
+    asks,
+    missing,
+)
+from turnwise_worlds.tool_dialogues import Mistakes, Reply, mistaken_call
 from turnwise_worlds.tool_environment import played_trajectory, read_calls
 
 _IDENTIFIERS = ("_id", "_ids", "flight_number")  # parameters with these endings take their values from a database
@@ -52,7 +61,7 @@ def unknown(session: Tau2Session, calls: Sequence[ToolCall]) -> set[str]:
     return {value for value in needed if not any(value in text for text in session.shown)}
 
 
-def lookup(session: Tau2Session, call: ToolCall, writes: bool) -> ToolCall | None:
+def expert_lookup(session: Tau2Session, call: ToolCall, writes: bool) -> ToolCall | None:
     """Returns the next read of a careful agent before ``call``; None if it needs none: a read that shows an identifier
     which the agent needs and does not know, or else, if ``call`` changes the state (``writes``), the first read whose
     answer it would change, unless the agent has seen the present answer.
@@ -150,7 +159,7 @@ HOLD = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON."
 _ROOM = 4  # number of spare turns that must be left after a mistake of the clumsy expert
 
 
-def good(session: Tau2Session) -> Iterator[Reply]:
+def good_replies(session: Tau2Session) -> Iterator[Reply]:
     solo = session.talk is None
     if not solo:
         yield [], ASK
@@ -177,15 +186,15 @@ def closing(session: Tau2Session) -> str:
     return " ".join([HOLD if moved else CLOSE, *([f"To sum up: {'; '.join(untold)}."] if untold else [])])
 
 
-def clumsy(session: Tau2Session, rng: random.Random, mistakes: Mistakes) -> Iterator[Reply]:
-    """Yields the replies of :func:`good`, with occasional harmless mistakes before a tool call."""
+def clumsy_replies(session: Tau2Session, rng: random.Random, mistakes: Mistakes) -> Iterator[Reply]:
+    """Yields the replies of :func:`good_replies`, with occasional harmless mistakes before a tool call."""
     planned = 2 * len(session.reference.steps)  # twice, because a look-up may precede each call
     # these tools do not include ``done``, because ending the episode would not be harmless
     tools = toolbox(session.reference.problem.domain).tools
-    for calls, text in good(session):
+    for calls, text in good_replies(session):
         if calls and calls[0] != ENDING and session.horizon - session.turns - planned > _ROOM:
             last = session.made[-1] if session.made else None
-            made = mistake(session.world, tools, calls[0], last, rng, mistakes.drawn(rng.random()))
+            made = mistaken_call(session.world, tools, calls[0], last, rng, mistakes.drawn(rng.random()))
             if made is not None:
                 yield [made], ""
         yield calls, text
@@ -199,7 +208,7 @@ def _new(session: Tau2Session, gold: Gold) -> bool:
 
 def _prepared(session: Tau2Session, steps: Sequence[tuple[Gold, bool]]) -> Iterator[Reply]:
     for gold, writes in steps:
-        while call := lookup(session, gold.call, writes):
+        while call := expert_lookup(session, gold.call, writes):
             yield [call], ""
 
 
@@ -241,11 +250,11 @@ def _answered(session: Tau2Session, gold: Gold) -> bool:
     return seen(session, session.world.fork().call(gold.call))
 
 
-def _leads(session: Tau2Session, world: World, made: Sequence[ToolCall], due: Due) -> bool:
+def _leads(session: Tau2Session, world: DomainDatabases, made: Sequence[ToolCall], due: Due) -> bool:
     return session.reference.leads(world, made, [gold for gold, _ in due])
 
 
-def _calls(session: Tau2Session, calls: Sequence[ToolCall], due: Due) -> bool:
+def _accepts_calls(session: Tau2Session, calls: Sequence[ToolCall], due: Due) -> bool:
     tools, world, rest = session.reference.problem.tools, session.world.fork(), due
     agreed = session.talk is None or session.talk.agreed or not session.user.scripted
     # whether the agent makes the changes in the benchmark's order; if so, the remaining calls pass the checks
@@ -280,7 +289,7 @@ def _calls(session: Tau2Session, calls: Sequence[ToolCall], due: Due) -> bool:
 
 
 def _stands_for_one(
-    session: Tau2Session, world: World, untouched: World, made: Sequence[ToolCall], due: Due
+    session: Tau2Session, world: DomainDatabases, untouched: DomainDatabases, made: Sequence[ToolCall], due: Due
 ) -> Due | None:
     """Returns ``due`` without the call that the agent's latest, which changed ``untouched`` to ``world``, replaces;
     None if it replaces none.
@@ -308,7 +317,7 @@ def _same(gold: Gold, call: ToolCall) -> bool:
     return call.name == gold.call.name and same_value(dict(call.arguments), dict(gold.call.arguments))
 
 
-def _tells(session: Tau2Session, world: World, call: ToolCall, answer: str, due: Due) -> bool:
+def _tells(session: Tau2Session, world: DomainDatabases, call: ToolCall, answer: str, due: Due) -> bool:
     """Whether a read's answer is new and useful: it is the answer of a due read, or has an identifier that a due call
     needs or a state that it changes. ``world`` is the state before the read.
     """
@@ -324,7 +333,7 @@ def _tells(session: Tau2Session, world: World, call: ToolCall, answer: str, due:
     return False
 
 
-def _message(session: Tau2Session, text: str, expert: str, due: Due) -> bool:
+def _accepts_message(session: Tau2Session, text: str, expert: str, due: Due) -> bool:
     reference, talk = session.reference, session.talk
     if talk is None:
         return False
@@ -409,7 +418,7 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
 
     def play(self, session: Tau2Session, quality: Quality, seed: int) -> Trajectory:
         rng = random.Random(f"{seed}/{session.task.id}")
-        replies = good(session) if quality == "good" else clumsy(session, rng, self.mistakes)
+        replies = good_replies(session) if quality == "good" else clumsy_replies(session, rng, self.mistakes)
         return played_trajectory(session, replies, self.format, quality, seed)
 
     def accepts(self, session: Tau2Session, action: str, expert: str) -> bool:
@@ -425,11 +434,11 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
             return False
         due = session.due[0]
         if not reply.calls:
-            return _message(session, reply.content, expert, due)
+            return _accepts_message(session, reply.content, expert, due)
         if session.talk is None and reply.calls[0].name == "done":
             return not session.reference.fault(session.world, session.made, ())
-        return _calls(session, reply.calls, due)
+        return _accepts_calls(session, reply.calls, due)
 
 
-def _reference(task: Task) -> Reference:
-    return Reference.of(problem_of(str(task.data.get("domain")), str(task.data.get("task"))))
+def _reference(task: Task) -> Tau2Reference:
+    return Tau2Reference.of(problem_of(str(task.data.get("domain")), str(task.data.get("task"))))

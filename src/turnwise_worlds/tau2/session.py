@@ -17,9 +17,9 @@ from turnwise_worlds.tau2.domains import (
     DONE,
     FAILED,
     TRANSFER,
+    DomainDatabases,
     Gold,
     Tau2Problem,
-    World,
     customer_of,
     of_package,
     policy,
@@ -235,7 +235,7 @@ DATABASE, SAID, ACTIONS, ASSERTIONS, UNFINISHED = "database", "not_said", "actio
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class Tau2Reference:
     """A task and ``goal``, the databases after its solution. ``steps`` are the calls that succeed or change the state,
     each with whether it changes it; the benchmark ignores the others. ``customer`` is empty if unknown.
     """
@@ -246,7 +246,7 @@ class Reference:
     customer: str
 
     @classmethod
-    def of(cls, problem: Tau2Problem) -> Reference:
+    def of(cls, problem: Tau2Problem) -> Tau2Reference:
         world, state = problem.start.fork(), problem.start.state()
         steps = []
         for gold in problem.gold:
@@ -256,7 +256,7 @@ class Reference:
                 steps.append((gold, before != state))
         return cls(problem, state, tuple(steps), customer_of(problem))
 
-    def fault(self, world: World, calls: Sequence[ToolCall], texts: Sequence[str]) -> str:
+    def fault(self, world: DomainDatabases, calls: Sequence[ToolCall], texts: Sequence[str]) -> str:
         """Returns the name of the first check that an ended episode fails; empty if the episode is a success."""
         problem = self.problem
         if problem.required and any(not any(gold.matches(call) for call in calls) for gold in problem.gold):
@@ -268,7 +268,7 @@ class Reference:
             return ASSERTIONS
         return SAID if missing(problem.said, texts) else ""
 
-    def leads(self, world: World, made: Sequence[ToolCall], due: Sequence[Gold]) -> bool:
+    def leads(self, world: DomainDatabases, made: Sequence[ToolCall], due: Sequence[Gold]) -> bool:
         """Returns whether all checks pass if the calls ``due`` follow ``made``, which led to ``world``, and the agent
         says all that is required.
         """
@@ -288,7 +288,7 @@ def missing(wanted: Sequence[str], texts: Sequence[str]) -> list[str]:
     return [each for each in wanted if each.lower() not in text]
 
 
-def _holds(world: World, assertion: Mapping[str, Any]) -> bool:
+def _holds(world: DomainDatabases, assertion: Mapping[str, Any]) -> bool:
     tools = world.opened()
     side = tools.user_tools if assertion["env_type"] == "user" else tools.tools
     check = getattr(side, assertion["func_name"])
@@ -317,11 +317,18 @@ class Tau2Session(CountedSession):
     """
 
     def __init__(
-        self, task: Task, reference: Reference, user: User, talk: Talk | None, form: Format, horizon: int, rules: bool
+        self,
+        task: Task,
+        reference: Tau2Reference,
+        user: User,
+        talk: Talk | None,
+        form: Format,
+        horizon: int,
+        rules: bool,
     ) -> None:
         self.task, self.reference, self.user = task, reference, user
         self.form, self.horizon, self.rules = form, horizon, rules
-        self.world: World = reference.problem.start.fork()
+        self.world: DomainDatabases = reference.problem.start.fork()
         self.talk = talk  # None in solo mode
         self.made: tuple[ToolCall, ...] = ()
         self.said: tuple[str, ...] = ()  # the agent's messages to the user so far

@@ -9,7 +9,7 @@ import pytest
 from turnwise.types import Task
 from turnwise_worlds.alfworld import AlfworldEnvironment, MissingEngineError
 from turnwise_worlds.alfworld.environment import OfficialGames
-from turnwise_worlds.alfworld.workers import Pool
+from turnwise_worlds.alfworld.workers import AlfworldPool
 
 
 def test_missing_engine_says_how_to_get_it(tmp_path):
@@ -17,9 +17,9 @@ def test_missing_engine_says_how_to_get_it(tmp_path):
     broken.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -I "$@"\n')  # an interpreter without site-packages
     broken.chmod(0o755)
     with pytest.raises(MissingEngineError, match=r"env\.python"):
-        Pool(python=str(broken)).worker()
+        AlfworldPool(python=str(broken)).worker()
     with pytest.raises(MissingEngineError, match="cannot run"):
-        Pool(python=str(tmp_path / "nowhere")).worker()
+        AlfworldPool(python=str(tmp_path / "nowhere")).worker()
 
 
 def test_missing_games_say_how_to_get_them(tmp_path):

@@ -29,7 +29,7 @@ def test_a_late_coroutine_and_one_whose_guard_rings_are_cancelled() -> None:
         cancelled = threading.Event()
         began = time.monotonic()
         with pytest.raises(EnvironmentFault), guarded(guard):
-            workers.run(late(cancelled), seconds, "here")
+            workers.run_on_worker_loop(late(cancelled), seconds, "here")
         assert cancelled.wait(20) and time.monotonic() - began < 40
 
 
@@ -37,10 +37,10 @@ def test_the_message_tells_a_loop_that_is_blocked() -> None:
     until = threading.Event()
     try:
         with pytest.raises(EnvironmentFault, match="synchronous"):
-            workers.run(blocking(until), 0.1, "here")
+            workers.run_on_worker_loop(blocking(until), 0.1, "here")
     finally:
         until.set()
-    assert workers.run(asyncio.sleep(0, 3), 20, "here") == 3
+    assert workers.run_on_worker_loop(asyncio.sleep(0, 3), 20, "here") == 3
 
 
 # -- forks -------------------------------------------------------------------------------------------------------------

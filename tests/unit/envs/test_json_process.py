@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from turnwise_worlds.workers import JsonProcess, NoAnswerError
+from turnwise_worlds.workers import JsonWorker, NoAnswerError
 
 
-def worker(code: str) -> JsonProcess:
-    return JsonProcess([sys.executable, "-c", f"import os, sys, time\nprint('{{}}', flush=True)\n{code}"], {})
+def worker(code: str) -> JsonWorker:
+    return JsonWorker([sys.executable, "-c", f"import os, sys, time\nprint('{{}}', flush=True)\n{code}"], {})
 
 
 def test_a_worker_that_died_is_told_with_its_exit_status() -> None:

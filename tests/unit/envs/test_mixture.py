@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from turnwise_worlds.household import HouseholdEnv
-from turnwise_worlds.mixture import Mixture, shares
+from turnwise_worlds.mixture import Mixture, mixture_shares
 from turnwise_worlds.search import SearchEnv
 
 
@@ -25,17 +25,17 @@ def names(tasks: Any) -> list[str]:
 
 
 def test_shares_by_hand() -> None:
-    assert shares([1, 1, 2], 7) == [2, 2, 3]  # 1.75, 1.75 and 3.5: two are left for the larger remainders
-    assert shares([1, 1, 1], 4) == [2, 1, 1]  # equal remainders: the first
-    assert shares([3, 1], 2) == [2, 0]  # 1.5 and 0.5 are equal as well
-    assert shares([0.1, 0.2, 0.7], 10) == [1, 2, 7]
-    assert shares([5], 3) == [3]
+    assert mixture_shares([1, 1, 2], 7) == [2, 2, 3]  # 1.75, 1.75 and 3.5: two are left for the larger remainders
+    assert mixture_shares([1, 1, 1], 4) == [2, 1, 1]  # equal remainders: the first
+    assert mixture_shares([3, 1], 2) == [2, 0]  # 1.5 and 0.5 are equal as well
+    assert mixture_shares([0.1, 0.2, 0.7], 10) == [1, 2, 7]
+    assert mixture_shares([5], 3) == [3]
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=7), st.integers(0, 300))
 @example([0.1] * 7, 7)
 def test_shares_are_within_one_task_and_leave_none_out(weights: list[float], count: int) -> None:
-    found = shares(weights, count)
+    found = mixture_shares(weights, count)
     assert sum(found) == count
     for weight, number in zip(weights, found, strict=True):
         assert abs(number - count * weight / sum(weights)) < 1 + 1e-9

@@ -14,7 +14,7 @@ from turnwise_worlds import workspace
 from turnwise_worlds.household import HouseholdEnv
 from turnwise_worlds.math import MathEnv
 from turnwise_worlds.sandbox import sandbox as bubblewrap
-from turnwise_worlds.sandbox.folder_value import tree_of
+from turnwise_worlds.sandbox.folder_value import folder_tree
 from turnwise_worlds.sandbox.sandbox import SandboxFault
 from turnwise_worlds.software import SoftwareEnv
 from turnwise_worlds.terminal import TerminalEnv
@@ -22,9 +22,9 @@ from turnwise_worlds.workspace import Box
 
 
 def test_a_command_is_run_once_for_each_folder(box: Box) -> None:
-    first = box.run("echo $RANDOM$RANDOM > x; cat x", tree_of({"a": "1"}))
-    assert box.run("echo $RANDOM$RANDOM > x; cat x", tree_of({"a": "1"})) == first
-    assert box.run("echo $RANDOM$RANDOM > x; cat x", tree_of({"a": "2"})) != first
+    first = box.run("echo $RANDOM$RANDOM > x; cat x", folder_tree({"a": "1"}))
+    assert box.run("echo $RANDOM$RANDOM > x; cat x", folder_tree({"a": "1"})) == first
+    assert box.run("echo $RANDOM$RANDOM > x; cat x", folder_tree({"a": "2"})) != first
 
 
 def test_threads_that_ask_the_same_share_one_answer(box: Box) -> None:

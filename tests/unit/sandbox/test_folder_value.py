@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnwise_worlds.sandbox import folder_value as trees_module
-from turnwise_worlds.sandbox.folder_value import File, Link, Tree, opened, tree_of
+from turnwise_worlds.sandbox.folder_value import File, Link, Tree, folder_tree, open_folder
 
 _NAME = st.text("ab.-é ", min_size=1, max_size=6).filter(lambda name: name.strip(".") != "")
 _ENTRY = st.one_of(
@@ -20,12 +20,12 @@ _ENTRY = st.one_of(
 
 
 def write_tree(tree: Tree, folder: Path) -> None:
-    with opened(str(folder)) as place:
+    with open_folder(str(folder)) as place:
         trees_module.write_tree(tree, place)
 
 
 def read_tree(folder: Path, most_bytes: int, most_entries: int) -> tuple[Tree, bool]:
-    with opened(str(folder)) as place:
+    with open_folder(str(folder)) as place:
         return trees_module.read_tree(place, most_bytes, most_entries)
 
 
@@ -110,4 +110,4 @@ def test_no_path_leaves_the_folder(tree: Tree, tmp_path: Path) -> None:
 
 def test_a_tasks_files_stay_in_the_box(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="relative path"):
-        write_tree(tree_of({"../../stolen": "x"}), tmp_path)
+        write_tree(folder_tree({"../../stolen": "x"}), tmp_path)

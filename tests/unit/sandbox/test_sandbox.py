@@ -14,7 +14,7 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise_worlds.sandbox import sandbox as sandboxes
-from turnwise_worlds.sandbox.folder_value import File, tree_of
+from turnwise_worlds.sandbox.folder_value import File, folder_tree
 from turnwise_worlds.sandbox.sandbox import (
     Bubblewrap,
     CallResult,
@@ -26,11 +26,11 @@ from turnwise_worlds.sandbox.sandbox import (
 
 
 def test_a_command_maps_a_folder_to_a_folder(sandbox: Bubblewrap) -> None:
-    before = tree_of({"a/x.txt": "one\n", "y.sh": "echo ran\n"})
+    before = folder_tree({"a/x.txt": "one\n", "y.sh": "echo ran\n"})
     outcome, after = sandbox.shell("cat a/x.txt; mv a/x.txt b; chmod +x y.sh; ./y.sh; rmdir a; exit 3", before)
     assert (outcome.output, outcome.status, outcome.stopped, outcome.ok) == ("one\nran\n", 3, "", False)
     assert after == {"b": File(b"one\n"), "y.sh": File(b"echo ran\n", executable=True)}
-    assert before == tree_of({"a/x.txt": "one\n", "y.sh": "echo ran\n"})
+    assert before == folder_tree({"a/x.txt": "one\n", "y.sh": "echo ran\n"})
 
 
 def test_a_snippet_continues_a_state_and_shows_its_last_value(sandbox: Bubblewrap) -> None:
@@ -58,7 +58,7 @@ def test_a_failing_bwrap_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_bwrap_that_does_not_come_to_the_command_in_time_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    if why := sandboxes.reason():
+    if why := sandboxes.why_no_sandbox():
         pytest.skip(why)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
@@ -87,7 +87,7 @@ def test_without_bubblewrap_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def _bubblewrap(limits: Limits) -> Bubblewrap:
-    if why := sandboxes.reason():
+    if why := sandboxes.why_no_sandbox():
         pytest.skip(why)
     return Bubblewrap(limits)
 
@@ -178,7 +178,7 @@ time.sleep(60)
 @pytest.mark.parametrize("stuck", [False, True])
 def test_nothing_of_a_killed_trainer_stays(stuck: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a bwrap waits for an outer half that died with the trainer, which a bwrap that never ends stands for."""
-    if why := sandboxes.reason():
+    if why := sandboxes.why_no_sandbox():
         pytest.skip(why)
     with tempfile.TemporaryDirectory() as folder:
         if stuck:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from turnwise_worlds.agent import AgentEnv, RequestQueue
+from turnwise_worlds.agent import AgentEnv, AgentRequestQueue
 from turnwise_worlds.sandbox.sandbox import Limits
 from turnwise_worlds.workspace import Box
 
@@ -41,9 +41,9 @@ open("score.txt", "w").write(str(answers.count("yes") / 3))
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[RequestQueue, str]]:
+def served() -> Iterator[tuple[AgentRequestQueue, str]]:
     """A queue of requests, and the address at which its gateway answers."""
-    requests = RequestQueue()
+    requests = AgentRequestQueue()
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     requests.serve(listener)

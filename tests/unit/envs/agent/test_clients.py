@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from turnwise_worlds.agent import Conversation, RequestQueue, continuation, spoken
+from turnwise_worlds.agent import AgentRequestQueue, Conversation, agent_reply_message, continuation_of_request
 
 TOOL = {
     "name": "add",
@@ -23,12 +23,12 @@ TWO = f'I add.\n{CALL}\n<tool_call>{{"name": "add", "arguments": {{"a": 3, "b": 
 
 
 @pytest.fixture
-def client(served: tuple[RequestQueue, str]) -> OpenAI:
+def client(served: tuple[AgentRequestQueue, str]) -> OpenAI:
     requests, address = served
     return OpenAI(api_key=requests.token, base_url=address, max_retries=0, timeout=20)
 
 
-def replies(requests: RequestQueue, *texts: str) -> list[Conversation]:
+def replies(requests: AgentRequestQueue, *texts: str) -> list[Conversation]:
     """Answers the next requests with these texts, in a thread; returns the list of what was asked."""
     asked: list[Conversation] = []
 
@@ -37,7 +37,7 @@ def replies(requests: RequestQueue, *texts: str) -> list[Conversation]:
             request = requests.next()
             assert request is not None
             asked.append(request.conversation)
-            request.answer(spoken(text, request.conversation.tools, "hermes", number))
+            request.answer(agent_reply_message(text, request.conversation.tools, "hermes", number))
 
     threading.Thread(target=answer, daemon=True).start()
     return asked
@@ -68,20 +68,20 @@ LOOPS: dict[str, Callable[[OpenAI], Any]] = {
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_loop_of_tools_is_one_conversation(served: tuple[RequestQueue, str], client: OpenAI, loop: str) -> None:
+def test_a_loop_of_tools_is_one_conversation(served: tuple[AgentRequestQueue, str], client: OpenAI, loop: str) -> None:
     """Each request continues the one before: tokens are appended for the answers of the tools alone."""
     asked = replies(served[0], TWO, CALL, "It is 3.")
     found = LOOPS[loop](client)
     first, second, third = asked
     assert [m["role"] for m in first.messages] == ["system", "user"]
     assert first.tools[0]["function"]["name"] == "add"
-    added = continuation(first, spoken(TWO, first.tools, "hermes", 0), second)
+    added = continuation_of_request(first, agent_reply_message(TWO, first.tools, "hermes", 0), second)
     assert added is not None
     assert [(m["role"], m["content"].replace(" ", "")) for m in added] == [
         ("tool", '{"a":1,"b":2}'),
         ("tool", '{"a":3,"b":4}'),
     ]
-    last = continuation(second, spoken(CALL, first.tools, "hermes", 1), third)
+    last = continuation_of_request(second, agent_reply_message(CALL, first.tools, "hermes", 1), third)
     assert last is not None
     assert len(last) == 1
     assert found[-1] in ("It is 3.", {"role": "assistant", "content": "It is 3."})
@@ -110,7 +110,9 @@ def test_what_the_policy_cannot_give_is_refused(client: OpenAI, more: dict[str, 
         client.chat.completions.create(**{"model": "x", "messages": [{"role": "user", "content": "?"}]} | more)
 
 
-def test_another_token_is_refused_and_so_is_an_ended_episode(served: tuple[RequestQueue, str], client: OpenAI) -> None:
+def test_another_token_is_refused_and_so_is_an_ended_episode(
+    served: tuple[AgentRequestQueue, str], client: OpenAI
+) -> None:
     requests, address = served
     with pytest.raises(openai.AuthenticationError):
         OpenAI(api_key="another", base_url=address, max_retries=0).chat.completions.create(model="x", messages=[])

@@ -11,8 +11,8 @@ from turnwise.types import Task, ToolCall
 pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed; `make bfcl` does it")
 
 from turnwise_worlds.bfcl import BfclEnv
-from turnwise_worlds.bfcl.apis import SUBSETS, Apis, entries
-from turnwise_worlds.bfcl.environment import UNSEEN_PAIRS, read_truth, subset_of
+from turnwise_worlds.bfcl.apis import SUBSETS, Apis, bfcl_entries
+from turnwise_worlds.bfcl.environment import UNSEEN_PAIRS, read_api_call, subset_of
 
 COUNTS = {"train": 640, "seen": 80, "unseen": 80}
 
@@ -35,7 +35,7 @@ def test_a_dialogue_and_its_variants_share_a_split(public):
         assert {subset_of(task.id) for task in tasks} == set(SUBSETS)
     assert [len(found) for found in numbers.values()] == [160, 20, 20]
     assert set().union(*numbers.values()) == set(range(200))
-    needed = [set(entries("base")[f"multi_turn_base_{number}"]["involved_classes"]) for number in numbers["train"]]
+    needed = [set(bfcl_entries("base")[f"multi_turn_base_{number}"]["involved_classes"]) for number in numbers["train"]]
     assert not any(pair <= names for pair in UNSEEN_PAIRS for names in needed)
 
 
@@ -47,10 +47,10 @@ def test_all_ground_truths_pass_through_our_environment(public):
 
 
 def test_a_truth_is_read_not_evaluated():
-    assert read_truth("sort('a.txt')", ("GorillaFileSystem",)) == ToolCall("sort", {"file_name": "a.txt"})
+    assert read_api_call("sort('a.txt')", ("GorillaFileSystem",)) == ToolCall("sort", {"file_name": "a.txt"})
     for source in ("__import__('os').getcwd()", "sort(open('a'))", "nothing()", "1 + 1", "sort('a', 'b')"):
         with pytest.raises(ValueError, match=r".+"):
-            read_truth(source, ("GorillaFileSystem",))
+            read_api_call(source, ("GorillaFileSystem",))
 
 
 def test_the_precision_of_the_process_stays():

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from turnwise_worlds.household import HouseholdEnv
-from turnwise_worlds.household.rooms import CONTAINS, Op, World
+from turnwise_worlds.household.rooms import CONTAINS, HouseholdRoom, Op
 from turnwise_worlds.household.state import State, distance, full_aim, known_aim
 
 SMALL = {
@@ -58,7 +58,7 @@ def physical(state: State):
     return (at, held, opened, *rest, *contents)
 
 
-def distances(world: World):
+def distances(world: HouseholdRoom):
     """All reachable states, and the length of a shortest plan from each: searched forward, then back from the goals."""
     start = State(world.start[:])
     states, parents, queue = {physical(start): start}, {}, deque([start])
@@ -84,7 +84,7 @@ def distances(world: World):
     return states, found
 
 
-def assert_exact(world: World) -> None:
+def assert_exact(world: HouseholdRoom) -> None:
     states, found = distances(world)
     assert len(states) > 50
     for key, state in states.items():
@@ -95,7 +95,7 @@ def assert_exact(world: World) -> None:
 @pytest.mark.parametrize("goal", SMALL)
 def test_equals_breadth_first_search_in_every_reachable_state(goal, scene):
     objects, receptacles, (obj, dest, toggle) = SMALL[goal]
-    assert_exact(World(scene(goal, objects, receptacles, obj, dest, toggle).data))
+    assert_exact(HouseholdRoom(scene(goal, objects, receptacles, obj, dest, toggle).data))
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -109,7 +109,7 @@ def test_equals_breadth_first_search_in_random_small_rooms(data, scene):
         objects[name] = data.draw(st.sampled_from(homes))
     if toggle:
         objects["desklamp 1"] = data.draw(st.sampled_from(["desk 1", "sidetable 1"]))
-    assert_exact(World(scene(goal, objects, receptacles, obj, dest, toggle).data))
+    assert_exact(HouseholdRoom(scene(goal, objects, receptacles, obj, dest, toggle).data))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -16,7 +16,7 @@ import pytest
 from turnwise.env import Level
 from turnwise_worlds.math import Equality, Interpreter, MathEnv
 from turnwise_worlds.math.problems import make_problems, read_problems
-from turnwise_worlds.sandbox.sandbox import Limits, NoSandboxError, reason
+from turnwise_worlds.sandbox.sandbox import Limits, NoSandboxError, why_no_sandbox
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def equal() -> Iterator[Equality]:
     equality.close()
 
 
-needs_sandbox = pytest.mark.skipif(reason() is not None, reason="no sandbox works here")
+needs_sandbox = pytest.mark.skipif(why_no_sandbox() is not None, why_no_sandbox="no sandbox works here")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.types import Task
-from turnwise_worlds.reasoning_gym import _EVALUATING, OWN_TEXT, REFUSED, ReasoningGymEnv, opened, package
+from turnwise_worlds.reasoning_gym import _EVALUATING, OWN_TEXT, REFUSED, ReasoningGymEnv, open_data_set, package
 
 pytestmark = pytest.mark.extra("reasoning_gym")
 SUMS = {"chain_sum": {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 2}}
@@ -28,7 +28,7 @@ SUMS = {"chain_sum": {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digi
 )
 def test_a_data_set_that_cannot_be_used_is_refused(name: str, settings: dict[str, int]) -> None:
     with pytest.raises(InputError, match=rf"tasks\.{name}"):
-        opened(name, settings)
+        open_data_set(name, settings)
 
 
 def test_no_data_set_that_can_be_opened_evaluates_text() -> None:
@@ -37,7 +37,7 @@ def test_no_data_set_that_can_be_opened_evaluates_text() -> None:
         made_by, _ = package().DATASETS[name]
         if _EVALUATING.search(inspect.getsource(inspect.getmodule(made_by))):  # type: ignore[arg-type]
             with pytest.raises(InputError, match=name):
-                opened(name, {})
+                open_data_set(name, {})
 
 
 def test_a_task_of_a_file_cannot_bring_its_own_data_set_or_question() -> None:

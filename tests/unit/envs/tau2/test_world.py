@@ -10,7 +10,7 @@ import pytest
 from turnwise.env import EnvironmentFault
 from turnwise.types import ToolCall
 from turnwise_worlds.tau2 import domains as package
-from turnwise_worlds.tau2.domains import DOMAINS, World, pristine, toolbox
+from turnwise_worlds.tau2.domains import DOMAINS, DomainDatabases, pristine_databases, toolbox
 
 pytestmark = pytest.mark.extra("tau2")
 USER = "yusuf_rossi_9620"
@@ -22,7 +22,7 @@ def call(world, name, **arguments):
 
 
 def moved():
-    world = World.fresh("retail")
+    world = DomainDatabases.fresh("retail")
     assert '"city":"Rome"' in call(world, "modify_user_address", user_id=USER, **HOME)
     return world
 
@@ -30,9 +30,9 @@ def moved():
 def test_an_episode_keeps_its_changes_to_itself():
     world = moved()
     assert list(world.state()["RetailAgentTools:RetailTools:db"]["users"]) == [USER]
-    for other in (World.fresh("retail"), World("retail", pristine("retail"))):
+    for other in (DomainDatabases.fresh("retail"), DomainDatabases("retail", pristine_databases("retail"))):
         assert '"city":"Philadelphia"' in call(other.fork(), "get_user_details", user_id=USER)
-        assert other.same_state(World.fresh("retail")) and not other.same_state(world)
+        assert other.same_state(DomainDatabases.fresh("retail")) and not other.same_state(world)
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
@@ -40,7 +40,7 @@ def test_nothing_that_is_called_reaches_what_episodes_share(domain):
     """Random calls with values out of the databases; a fresh state is the shipped one afterwards, to the last record."""
     rng = random.Random(domain)
     shipped = package.opener(domain)  # loads the databases again, into another store
-    store = World(domain, type(pristine(domain))())
+    store = DomainDatabases(domain, type(pristine_databases(domain))())
     store.within(shipped)
     values = {
         "airline": ["8C8K4E", "LU15PA", "amelia_davis_8890", "gift_card_1647044", "HAT110", "2024-05-24", "economy", 1],
@@ -48,21 +48,21 @@ def test_nothing_that_is_called_reaches_what_episodes_share(domain):
         "telecom": ["C1001", "L1002", "B1001", "messaging", "storage", "2g_only", 1.0, True],
     }[domain]
     for _ in range(10):
-        world = World.fresh(domain)
+        world = DomainDatabases.fresh(domain)
         for tool in rng.sample(toolbox(domain).tools, 8):
             function = tool["function"]
             given = {name: rng.choice(values) for name in function["parameters"]["properties"]}
             assert isinstance(call(world, function["name"], **given), str)
     for name, value in store.store.items():
         if hasattr(value, "model_dump"):
-            fresh = World.fresh(domain).store.get(name)
+            fresh = DomainDatabases.fresh(domain).store.get(name)
             for field in type(value).model_fields:
                 told, true = getattr(fresh, field), getattr(value, field)
                 assert dict(told.items()) == true if isinstance(true, dict) else told == true
 
 
 def test_a_database_that_cannot_be_used_is_a_fault_and_no_answer(monkeypatch):
-    world = World.fresh("telecom")
+    world = DomainDatabases.fresh("telecom")
     monkeypatch.setattr(world.store.get("TelecomAgentTools:TelecomAgentTools:db"), "lines", [])
     world.store.get("TelecomUserTools:TelecomUserTools:db").surroundings.phone_number = "555-123-2002"
     for name in ("check_status_bar", "toggle_data"):
@@ -72,7 +72,7 @@ def test_a_database_that_cannot_be_used_is_a_fault_and_no_answer(monkeypatch):
 
 def test_a_broken_vpn_is_broken_in_one_episode_only():
     """The original breaks the default that later connections use, and the default is shared within an episode."""
-    world = World.fresh("telecom")
+    world = DomainDatabases.fresh("telecom")
     tools = world.opened()
     world.within(tools.user_tools.break_vpn)
     fork = world.fork()
@@ -81,7 +81,7 @@ def test_a_broken_vpn_is_broken_in_one_episode_only():
         call(each, "disconnect_vpn")
         call(each, "connect_vpn")
         assert "POOR" in call(each, "check_vpn_status")
-    fresh = World.fresh("telecom")
+    fresh = DomainDatabases.fresh("telecom")
     call(fresh, "connect_vpn")
     assert "EXCELLENT" in call(fresh, "check_vpn_status")
 

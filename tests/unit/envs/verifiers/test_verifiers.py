@@ -10,7 +10,7 @@ import pytest
 
 from turnwise.env import Environment, EnvironmentFault, check_ready, demonstrated
 from turnwise.errors import InputError
-from turnwise_worlds.verifiers import VerifiersEnv, rows
+from turnwise_worlds.verifiers import VerifiersEnv, verifiers_rows
 
 pytestmark = pytest.mark.extra("verifiers")
 
@@ -90,9 +90,11 @@ def test_failures_are_faults() -> None:
 def test_no_held_out_row_is_a_training_row() -> None:
     for more in ({}, {"shared": 6}, {"held_out": False, "count": 200}):
         env = VerifiersEnv("count-on", {"kind": "multi", "count": 80, **more})
-        counted = {split: sum(1 for _ in rows(env._environment, split)) for split in ("train", "seen", "unseen")}
+        counted = {
+            split: sum(1 for _ in verifiers_rows(env._environment, split)) for split in ("train", "seen", "unseen")
+        }
         starts = {
-            split: {row["info"]["start"] for _, row in rows(env._environment, split)}
+            split: {row["info"]["start"] for _, row in verifiers_rows(env._environment, split)}
             for split in counted
             if counted[split]
         }
