@@ -14,7 +14,7 @@ from collections.abc import Callable
 from statistics import median
 
 from common import finish, positive, program, show
-from turnwise_worlds.sandbox.folder_value import tree_of
+from turnwise_worlds.sandbox.folder_value import folder_tree
 from turnwise_worlds.sandbox.sandbox import open_sandbox
 
 
@@ -46,7 +46,7 @@ def main() -> None:
     parser = program(__doc__)
     parser.add_argument("--calls", type=positive, default=200, help="number of timed calls of each kind (200)")
     args = parser.parse_args()
-    tree = tree_of({f"folder/{i}.txt": "a line\n" * 20 for i in range(10)})
+    tree = folder_tree({f"folder/{i}.txt": "a line\n" * 20 for i in range(10)})
     sandbox = open_sandbox()
     plain = ["/bin/bash", "-c", "cat folder/1.txt"]
     kinds: dict[str, Callable[[], object]] = {

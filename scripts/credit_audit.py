@@ -50,17 +50,17 @@ def main(arguments: list[str]) -> int:
         results.append(one(args, [*args.overrides, *settings], args.out.joinpath(*settings[:1]), command))
     from turnwise.runs.figures import standalone
     from turnwise.runs.page import write_page
-    from turnwise_study.credit_page import figure, leaderboard, learned
+    from turnwise_study.credit_page import credit_figure, credit_learning_table, leaderboard
     from turnwise_study.tables import to_markdown, write_section
 
     if over:
         key, numbers = next(iter(over.items()))
         table, drawing = against(dict(zip(map(float, numbers), results, strict=True)), key)
     else:
-        table, drawing = leaderboard(results[0]), figure(results[0])
+        table, drawing = leaderboard(results[0]), credit_figure(results[0])
     shown = [table]
     if args.learned:
-        shown.append(learned(results[0], trained_changes(args.learned), args.learned))
+        shown.append(credit_learning_table(results[0], trained_changes(args.learned), args.learned))
     write_page(args.out / "page.md", to_markdown(shown))
     picture = args.figure or args.out / "figure.svg"
     write_page(picture, standalone(drawing))
@@ -74,8 +74,8 @@ def one(args: Any, overrides: Sequence[str], folder: Path, command: str) -> dict
     """Audits all seeds with one configuration and writes the files of ``folder``."""
     from turnwise.training.result import commit
     from turnwise_study.credit_audit import RULES, audit
-    from turnwise_study.credit_page import result_of
-    from turnwise_study.recorded_trees import record_of
+    from turnwise_study.credit_page import audit_result
+    from turnwise_study.recorded_trees import record_of_tree
     from turnwise_worlds.corridor import after, skilled, value
 
     def exact(path: Any, turns: int) -> float:
@@ -100,7 +100,7 @@ def one(args: Any, overrides: Sequence[str], folder: Path, command: str) -> dict
     player.engine.shutdown()
     if sum(len(part.turns) for part in parts) < 2:
         raise InputError("fewer than two turns could be audited; raise --tasks")
-    result = result_of(
+    result = audit_result(
         parts, {**about, "seeds": args.seeds, "split": args.split, "command": command, "commit": commit()}
     )
     folder.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ def one(args: Any, overrides: Sequence[str], folder: Path, command: str) -> dict
                 lines.write(json.dumps(row | {"credits": credits}) + "\n")
     with atomic_write(folder / "trees.jsonl") as file, file.open("w") as lines:
         for tree, rewards, place, turn in (row for part in parts for row in part.trees):
-            lines.write(json.dumps(record_of(tree, rewards, {place: turn.advantage})) + "\n")
+            lines.write(json.dumps(record_of_tree(tree, rewards, {place: turn.advantage})) + "\n")
     return result
 
 
@@ -124,9 +124,9 @@ def trained_changes(sweep: str) -> dict[str, list[float]]:
     """Rule -> change of held-out success of the runs of each seed, from ``outputs/`` or else the kept runs."""
     from turnwise_study.credit_audit import TRAINED
     from turnwise_study.entries import read_entry
-    from turnwise_study.sweeps.jobs import read_request
+    from turnwise_study.sweeps.jobs import read_sweep_request
 
-    request = read_request([f"sweep={sweep}"], CONF)
+    request = read_sweep_request([f"sweep={sweep}"], CONF)
     entry = read_entry(request, [ROOT / "outputs", ROOT / "results"])
     labels = {row: made.label for row, made in request.sweep.rows.items()}
     changes = {row: entry.by_seed(row, "in_domain.delta") for row in entry.rows}
@@ -239,13 +239,13 @@ def recorded_paths(args: Any, player: Any, seed: int) -> list[Any]:
 def against(results: Mapping[float, Mapping[str, Any]], key: str) -> tuple[Any, Any]:
     """A table and a figure of the signal to noise of every rule, over the values of the setting ``key``."""
     from turnwise.runs.figures import SERIES, STROKES, canvas, drawn, label
-    from turnwise_study.credit_page import HOW, SHOWN, ordered, shown
+    from turnwise_study.credit_page import HOW, SHOWN, ordered, score_cell
     from turnwise_study.tables import Table
 
     metric = "snr"
     values = sorted(results)
     rules = ordered(results[values[0]]["rules"])
-    rows = [[rule, *(shown(metric, results[v]["rules"][rule][metric], True) for v in values)] for rule in rules]
+    rows = [[rule, *(score_cell(metric, results[v]["rules"][rule][metric], True) for v in values)] for rule in rules]
     rows.append(["turns that matter, %", *(f"{100 * results[v]['matter']:.0f}" for v in values)])
     title = f"{SHOWN[metric].capitalize()} against {key}"
     first = results[values[0]]

@@ -29,7 +29,7 @@ from turnwise.console import sized
 from turnwise.errors import InputError, first_mistake, refuse_twice
 from turnwise.programs import program
 from turnwise.runs.archive import opened
-from turnwise_study.gates.report import Settings, gate_report, gate_tables
+from turnwise_study.gates.report import Settings, gate_report, gate_report_tables
 from turnwise_study.tables import show
 
 
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     except ValidationError as error:
         raise InputError(first_mistake(error)[1]) from error
     report = gate_report(opened(data), settings, opened(gated) if gated else None)
-    show(gate_tables(report), sized(120))
+    show(gate_report_tables(report), sized(120))
     print(json.dumps(dict(report), allow_nan=False))
     return 0
 

@@ -136,9 +136,9 @@ def of_sweep(arguments: Sequence[str]) -> tuple[dict[str, Sequence[str]], dict[s
     """Returns row -> overrides of its runs, without the weights of another run; row -> why it cannot run yet; and row ->
     number of its runs.
     """
-    from turnwise_study.sweeps.jobs import jobs, read_request, request_of_runs
+    from turnwise_study.sweeps.jobs import jobs, read_sweep_request, request_of_runs
 
-    request = request_of_runs(read_request(arguments, CONF))
+    request = request_of_runs(read_sweep_request(arguments, CONF))
     found = jobs(request)
     first = {job.row: job for job in reversed(found)}
     overrides: dict[str, Sequence[str]] = {

@@ -38,12 +38,12 @@ from turnwise.programs import program
 from turnwise.runs.archive import opened
 from turnwise.runs.figures import Figure, standalone
 from turnwise.runs.page import write_page, write_pages
-from turnwise_study.comparison import collect, provenance, run_table
+from turnwise_study.comparison import comparison_table, provenance, runs_to_compare
 from turnwise_study.entries import read_entry
 from turnwise_study.entry_figures import entry_figures
 from turnwise_study.entry_tables import entry_tables, summary_table
 from turnwise_study.run_metrics import folders_of
-from turnwise_study.sweeps.jobs import read_request
+from turnwise_study.sweeps.jobs import read_sweep_request
 from turnwise_study.sweeps.run_sweep import RowHashes
 from turnwise_study.sweeps.sweep_file import sweep_names
 from turnwise_study.tables import Table, show, tables_page, to_markdown, write_section
@@ -85,8 +85,8 @@ def compare(args: argparse.Namespace, command: str) -> None:
     refuse_strangers(args, ("brief", "figure"), "folders")
     for folder in folders_of(args.words) if args.rebuild else ():
         print(f"Report: {write_pages(folder)}")
-    found = collect(args.words)
-    tables = [run_table(env, scale, rows) for (env, scale), rows in found.sections.items()]
+    found = runs_to_compare(args.words)
+    tables = [comparison_table(env, scale, rows) for (env, scale), rows in found.sections.items()]
     lines = [*provenance([run.result for run in found.runs], command), *found.notes]
     show(tables, sized(160))
     print(*lines, sep="\n")
@@ -110,7 +110,11 @@ def directions(args: argparse.Namespace, command: str) -> None:
     if not names:
         papers = sorted({name.partition("_")[0] for name in sweep_names(CONF)})
         raise InputError(f"paper={paper}: this paper is unknown; choose one of {', '.join(papers)}")
-    requests = [read_request([*rest, f"sweep={name}"], CONF) for name in names] if whole else [read_request(rest, CONF)]
+    requests = (
+        [read_sweep_request([*rest, f"sweep={name}"], CONF) for name in names]
+        if whole
+        else [read_sweep_request(rest, CONF)]
+    )
     places, hashes, err = places_of(own.get("outputs")), RowHashes(CONF), Terminal(stderr=True)
     seen = track(requests, "Reading", console=err, transient=True, disable=not (whole and err.is_terminal))
     entries = [read_entry(one, places, hashes) for one in seen]

@@ -22,7 +22,13 @@ from turnwise.errors import InputError
 from turnwise.files import atomic_write
 from turnwise.methods.credit import Advantage
 from turnwise.programs import options, program
-from turnwise_study.recorded_trees import beside, beside_audit, by_place, credits_of, read_trees
+from turnwise_study.recorded_trees import (
+    agreement_by_place,
+    audited_credit_pairs,
+    credits_of_recorded,
+    read_trees,
+    recorded_credit_pairs,
+)
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
@@ -39,7 +45,7 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     rule, recorded = rule_of(args.overrides), read_trees(args.trees)
     try:
-        credits = credits_of(rule, recorded)
+        credits = credits_of_recorded(rule, recorded)
     except ValueError as error:
         raise InputError(f"{args.trees}: {error}") from error
     turns = [weight for credit in credits for weight in credit.weight]
@@ -48,8 +54,11 @@ def main(arguments: list[str]) -> int:
         f"{len(recorded):,} trees, {len(turns):,} turns; {sum(map(bool, turns)):,} turns get weight; "
         f"in {silent:,} trees every advantage is 0"
     )
-    used = credits_of(rule_of(args.used.split()), recorded) if args.used else None
-    compared = {"used": by_place(beside(credits, recorded, used)), "audit": by_place(beside_audit(credits, recorded))}
+    used = credits_of_recorded(rule_of(args.used.split()), recorded) if args.used else None
+    compared = {
+        "used": agreement_by_place(recorded_credit_pairs(credits, recorded, used)),
+        "audit": agreement_by_place(audited_credit_pairs(credits, recorded)),
+    }
     names = {"used": args.used or "the rule that the run used", "audit": "the true advantages of an audit"}
     for kind, places in compared.items():
         print(f"beside {names[kind]}:{'' if places else ' not in these trees'}")

@@ -46,22 +46,22 @@ class RowsSweeper(Sweeper):
         self.arguments, self.folder = list(arguments), folder
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        from turnwise_study.sweeps.run_sweep import Recorded
+        from turnwise_study.sweeps.run_sweep import RecordedJob
 
         self.base, self.context = config, hydra_context
         self.launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=hydra_context, task_function=Recorded(task_function), config=config
+            hydra_context=hydra_context, task_function=RecordedJob(task_function), config=config
         )
 
     def sweep(self, arguments: list[str]) -> Any:
         from turnwise.console import Terminal
-        from turnwise_study.sweeps.jobs import read_request
+        from turnwise_study.sweeps.jobs import read_sweep_request
         from turnwise_study.sweeps.run_sweep import run_sweep
 
         launcher = self.launcher
         assert launcher is not None  # set up before
         return run_sweep(
-            read_request(self.arguments, Path(self.folder)),
+            read_sweep_request(self.arguments, Path(self.folder)),
             lambda overrides: _composed(self.context, self.base, overrides),
             lambda overrides: launcher.launch([list(job) for job in overrides], 0),
             Terminal(),
@@ -71,12 +71,15 @@ class RowsSweeper(Sweeper):
 def _compare(folders: Sequence[Path]) -> None:
     """Prints a table of the runs that have a result, and the command that writes it as a page."""
     from turnwise.console import sized
-    from turnwise_study.comparison import collect, run_table
+    from turnwise_study.comparison import comparison_table, runs_to_compare
     from turnwise_study.tables import show
 
     ended = sorted({str(folder.parent) for folder in folders if (folder / "result.json").exists()})
     if ended:
-        show([run_table(env, scale, rows) for (env, scale), rows in collect(ended).sections.items()], sized(160))
+        show(
+            [comparison_table(env, scale, rows) for (env, scale), rows in runs_to_compare(ended).sections.items()],
+            sized(160),
+        )
         print(f"python scripts/report.py {shlex.join(ended)} --html compared.html")
 
 
@@ -127,9 +130,9 @@ class RunsSweeper(BasicSweeper):
         return split
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        from turnwise_study.sweeps.run_sweep import Recorded
+        from turnwise_study.sweeps.run_sweep import RecordedJob
 
-        super().setup(hydra_context=hydra_context, task_function=Recorded(task_function), config=config)
+        super().setup(hydra_context=hydra_context, task_function=RecordedJob(task_function), config=config)
         self.launcher = _Reporting(self.launcher)  # type: ignore[arg-type, assignment]
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:

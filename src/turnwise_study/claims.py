@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -12,7 +12,7 @@ from scipy.special import ndtr, ndtri
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import Estimate, mean_interval, paired_mean_difference, two_way_interval
-from turnwise_study.gates.report import number_in, sweep_report
+from turnwise_study.gates.report import number_in_report, sweep_report
 from turnwise_study.gates.statistics import difference
 from turnwise_study.run_metrics import Runs, is_change, metrics_by_seed, values
 from turnwise_study.sweeps.jobs import SweepRequest, job_of, pilot_request
@@ -60,7 +60,7 @@ class Decision:
         return float(2 * ndtr(-distance / error)) if error else float(not distance)
 
 
-def decide(
+def decide_claim(
     claim: Comparison,
     metric: str,
     rows: Mapping[str, Runs],
@@ -68,7 +68,7 @@ def decide(
     least: float | None = None,
 ) -> Decision:
     """Decides a claim from finished runs. ``least`` is the smallest difference that counts as an advantage
-    (:func:`settled`).
+    (:func:`verdict_of_interval`).
 
     If the runs recorded outcomes of single tasks, the interval is a two-way one, for new seeds and new tasks
     (:func:`turnwise.evaluation.stats.two_way_interval`). Otherwise it is Student's t over seeds. With a single seed, it
@@ -92,7 +92,7 @@ def decide(
         return replace(decision, why=f"no seed has a value of {metric} in all rows of the claim")
     sign = -1 if flipped else 1
     differences = [sides[str(first)][seed] - other[seed] for seed in seeds]
-    tasks = _over_tasks(above, below, number, metric, seeds)
+    tasks = _claim_over_tasks(above, below, number, metric, seeds)
     estimate = tasks or mean_interval(differences)
     decision = replace(
         decision,
@@ -106,12 +106,12 @@ def decide(
             decision, verdict="undecided", why="only one seed, and outcomes of single tasks are not recorded"
         )
     low, high = (round(end, DIGITS) + 0.0 for end in sorted((sign * estimate.low, sign * estimate.high)))
-    verdict = settled(low, high, claim.margin, least)
+    verdict = verdict_of_interval(low, high, claim.margin, least)
     why = f"no advantage of {least:g} or more" if verdict == "fails" and high >= claim.margin else ""
     return replace(decision, verdict=verdict, low=low, high=high, why=why)
 
 
-def settled(low: float, high: float, margin: float, least: float | None = None) -> Verdict:
+def verdict_of_interval(low: float, high: float, margin: float, least: float | None = None) -> Verdict:
     """The verdict on the claim that a difference with this interval exceeds ``margin``. If the margin is 0 and
     ``least`` is given, the claim already fails if the whole interval lies below ``least``.
     """
@@ -121,33 +121,7 @@ def settled(low: float, high: float, margin: float, least: float | None = None) 
     return "fails" if high < bar else "undecided"
 
 
-def entry_verdict(decisions: Iterable[Decision]) -> Verdict:
-    """The verdict of an entry (a table or figure of a paper). Claims that this project added, whose rows cannot be run
-    at this scale, or that are untestable do not count. An entry fails with one claim, holds with all, is ``untestable``
-    or ``not_run`` if no claim that counts was run, and undecided otherwise.
-    """
-    counted = [decision for decision in decisions if not decision.cannot and not decision.claim.ours]
-    verdicts = {decision.verdict for decision in counted}
-    if "untestable" in verdicts and verdicts <= {"untestable", "not_run"}:
-        return "untestable"
-    verdicts -= {"untestable"}
-    if verdicts <= {"not_run"}:
-        return "not_run"
-    if "fails" in verdicts:
-        return "fails"
-    return "holds" if verdicts == {"holds"} else "undecided"
-
-
-def rests_on_one_seed(decisions: Sequence[Decision]) -> bool:
-    """Whether an entry has the verdict ``holds`` or ``fails`` only because of claims with a single seed."""
-    verdict = entry_verdict(decisions)
-    counted = [one for one in decisions if one.verdict == verdict and not one.cannot and not one.claim.ours]
-    if verdict == "fails":
-        return all(one.one_seed for one in counted)
-    return verdict == "holds" and any(one.one_seed for one in counted)
-
-
-def decide_gate(claim: Comparison, metric: str, report: Mapping[str, Any] | None) -> Decision:
+def decide_gate_claim(claim: Comparison, metric: str, report: Mapping[str, Any] | None) -> Decision:
     """Decides a claim from the JSON of ``scripts/gate_report.py``. The metric is a path in it, in which ``{}`` stands
     for the name of the row. The interval of a difference assumes that both numbers come from different groups of
     rollouts (``difference``); for differences on equal groups, the report has metrics of their own (``over_base``,
@@ -162,14 +136,16 @@ def decide_gate(claim: Comparison, metric: str, report: Mapping[str, Any] | None
     if (interval := difference(above, below)) is None:
         return Decision(claim, metric, "undecided", above.mean - below.mean, why="there is no interval")
     low, high = (round(end, DIGITS) + 0.0 for end in interval)
-    return Decision(claim, metric, settled(low, high, claim.margin), above.mean - below.mean, low, high)
+    return Decision(claim, metric, verdict_of_interval(low, high, claim.margin), above.mean - below.mean, low, high)
 
 
 def _interval(side: str | float, metric: str, report: Mapping[str, Any]) -> Estimate | None:
-    return number_in(report, metric, side) if isinstance(side, str) else Estimate(side, side, side)
+    return number_in_report(report, metric, side) if isinstance(side, str) else Estimate(side, side, side)
 
 
-def _over_tasks(above: Runs, below: Runs | None, number: float, metric: str, seeds: Sequence[int]) -> Estimate | None:
+def _claim_over_tasks(
+    above: Runs, below: Runs | None, number: float, metric: str, seeds: Sequence[int]
+) -> Estimate | None:
     """Returns the mean difference between the two sides of a claim, in percentage points, with its interval over seeds
     and tasks, or over tasks if there is one seed. Returns None if the runs lack comparable outcomes of single tasks.
     """
@@ -237,7 +213,7 @@ class Finding:
         return f"{measured} ({self.bound.remedy})" if self.bound.remedy else measured
 
 
-def tested(decision: Decision, findings: Sequence[Finding]) -> Decision:
+def decision_after_preconditions(decision: Decision, findings: Sequence[Finding]) -> Decision:
     """The decision after the claim's preconditions: untestable if one is false, undecided if one has not been measured.
     A claim that cannot be run at this scale stays ``not_run``.
     """
@@ -251,7 +227,7 @@ def tested(decision: Decision, findings: Sequence[Finding]) -> Decision:
     return decision
 
 
-def measure(request: SweepRequest, name: str, places: Sequence[Path], notes: list[str]) -> Finding:
+def measure_precondition(request: SweepRequest, name: str, places: Sequence[Path], notes: list[str]) -> Finding:
     """A precondition of a sweep with the values that pilot runs measured, those of the first of ``places`` that has any.
     Runs that cannot be read are left out with a note.
     """
@@ -270,7 +246,7 @@ def measure(request: SweepRequest, name: str, places: Sequence[Path], notes: lis
     source = owner if bound.of_runs else pilot_request(owner)
     finding = Finding(name, bound, needed, label=owner.sweep.labels[bound.row])
     if owner.sweep.gate_report:
-        return _of_groups(finding, source, places, notes)
+        return _precondition_in_groups(finding, source, places, notes)
     jobs = [job_of(source, bound.row, seed) for seed in source.seeds or source.sweep.seeds]
     for place in places:
         if runs := metrics_by_seed(jobs, place, notes):
@@ -279,13 +255,15 @@ def measure(request: SweepRequest, name: str, places: Sequence[Path], notes: lis
     return finding
 
 
-def _of_groups(finding: Finding, pilots: SweepRequest, places: Sequence[Path], notes: list[str]) -> Finding:
+def _precondition_in_groups(
+    finding: Finding, pilots: SweepRequest, places: Sequence[Path], notes: list[str]
+) -> Finding:
     try:
         groups = sweep_report(pilots, places)
     except InputError as error:
         notes.append(f"left out: {error}")
         return finding
-    value = number_in(groups.report, finding.bound.metric, finding.bound.row) if groups else None
+    value = number_in_report(groups.report, finding.bound.metric, finding.bound.row) if groups else None
     if groups is None or value is None:
         return finding
     seeds = tuple(sorted({result.seed for result in groups.results}))

@@ -33,7 +33,7 @@ class FinishedRuns:
         return [run for rows in self.sections.values() for row in rows.values() for run in row.values()]
 
 
-def collect(paths: Iterable[Path | str]) -> FinishedRuns:
+def runs_to_compare(paths: Iterable[Path | str]) -> FinishedRuns:
     """Finds every finished run at or below ``paths``. Of two runs with one name and seed, the newer one is used."""
     paths = list(paths)
     newest: dict[tuple[str, str, str, int], RunMetrics] = {}
@@ -64,7 +64,7 @@ def collect(paths: Iterable[Path | str]) -> FinishedRuns:
     return runs_found
 
 
-def run_table(env: str, scale: str, rows: Mapping[str, Runs]) -> Table:
+def comparison_table(env: str, scale: str, rows: Mapping[str, Runs]) -> Table:
     """A table with a row for each configuration: success, its change, the out-of-domain change, and cost."""
     results = [run.result for runs in rows.values() for run in runs.values()]
     table = Table(

@@ -6,9 +6,9 @@ The rules never see these continuations. They see trees that are played anew, in
 up to the audited turn and everything else is drawn afresh. Several such trees for each turn separate a rule's bias (what
 the mean of its credit gets wrong) from its variance (what changes from tree to tree).
 
-1. N continuations after and before some turns of played episodes                         measure
-2. trees with the audited turn in them, by each allocator; the credit of the turn there   replay, credit_of
-3. signal, bias, variance, sign and rank agreement of every rule, resampled by task       scores
+1. N continuations after and before some turns of played episodes            measure_advantages
+2. trees with the audited turn in them, by each allocator; its credit there  replay_audited_turns, credit_per_rollout
+3. signal, bias, variance, sign and rank agreement, resampled by task        score_rules
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def in_parts(
     return trees
 
 
-def measure(
+def measure_advantages(
     player: Player, paths: Sequence[RolloutTree], places: Sequence[Sequence[int]], trials: int, key: object
 ) -> list[AuditedTurn]:
     """Measures Q and V of the turns at ``places`` of each path. Turns whose environment failed are left out."""
@@ -209,7 +209,7 @@ def wins_of(tree: RolloutTree) -> list[int]:
     return [int(total) for leaf, total in totals if leaf not in tree.invalid]
 
 
-class Repeating:
+class AuditEngine:
     """An engine that gives recorded actions for the draws in ``recorded`` (seed -> action), and lets ``engine`` sample
     all other actions. Draws are named, so a rollout can be made to repeat a part of an earlier one.
     """
@@ -238,7 +238,7 @@ class Repeating:
         return [samples[place] for place in range(len(nodes))]
 
 
-def replay(
+def replay_audited_turns(
     player: Player, turns: Sequence[AuditedTurn], allocator: Allocator, each: int, replicates: int, key: object
 ) -> list[list[RolloutTree]]:
     """Returns for each audited turn ``replicates`` trees of its task. The first rollout of a tree repeats the turns of
@@ -254,7 +254,7 @@ def replay(
             for depth, turn in enumerate(audited.path.turns[: audited.place + 1]):
                 seed = seed_of(key, state.id, -1, 0, depth)  # as rollouts.player.Branch.seed names it
                 recorded[seed] = Sample(list(turn.action_ids), list(turn.logprobs), turn.truncated)
-    repeating = replace(player, engine=Repeating(player.engine, recorded), tally=player.tally)
+    repeating = replace(player, engine=AuditEngine(player.engine, recorded), tally=player.tally)
     trees = in_parts(repeating, states, allocator, each, key)
     return [trees[at : at + replicates] for at in range(0, len(trees), replicates)]
 
@@ -269,7 +269,7 @@ def repeated_turn(tree: RolloutTree, audited: AuditedTurn) -> int:
     return at
 
 
-def credit_of(credit: Credit, tree: RolloutTree, turn: int) -> float:
+def credit_per_rollout(credit: Credit, tree: RolloutTree, turn: int) -> float:
     """The credit of a turn for each of the rollouts that share it. Rules that give leaves their advantages add up those
     of all rollouts through a turn (``advantage.spread``); rules with samples of their own do not.
     """
@@ -302,7 +302,7 @@ def truth_of(turns: Sequence[AuditedTurn], tasks: Sequence[int]) -> Truth:
     return Truth(advantage_T, variance_T, adjusted <= 0.05, np.array(tasks))
 
 
-def score(credit_TR: Array, truth: Truth, tokens: float) -> dict[str, float]:
+def score_rule(credit_TR: Array, truth: Truth, tokens: float) -> dict[str, float]:
     """Compares a rule's credit with the true advantages.
 
     E[c | turn] = gain A + error. The mean square of the credit is the sum of ``signal`` = gain^2 E[A^2], ``bias`` =
@@ -346,7 +346,7 @@ def score(credit_TR: Array, truth: Truth, tokens: float) -> dict[str, float]:
     }
 
 
-def scores(
+def score_rules(
     credits: Mapping[str, Array], tokens: Mapping[str, float], truth: Truth, resamples: int = 400, seed: int = 0
 ) -> dict[str, dict[str, dict[str, float | None]]]:
     """Returns rule -> metric -> ``value``, ``low`` and ``high``, the ends of a 95 % percentile bootstrap over tasks. All
@@ -358,8 +358,8 @@ def scores(
     drawn = [np.concatenate([members[i] for i in row]) for row in rows]
     scores_of: dict[str, dict[str, dict[str, float | None]]] = {}
     for rule, credit_TR in credits.items():
-        whole = score(credit_TR, truth, tokens[rule])
-        again = [score(credit_TR[turns], truth.some(turns), tokens[rule]) for turns in drawn]
+        whole = score_rule(credit_TR, truth, tokens[rule])
+        again = [score_rule(credit_TR[turns], truth.some(turns), tokens[rule]) for turns in drawn]
         scores_of[rule] = {}
         for metric, number in whole.items():
             values = [one[metric] for one in again if math.isfinite(one[metric])] or [math.nan]
@@ -370,7 +370,7 @@ def scores(
 
 
 @dataclass(slots=True)
-class Part:
+class AuditPart:
     """The audit of one seed: its turns, the credit of each rule there (T, R), and what it cost."""
 
     turns: list[AuditedTurn]
@@ -391,7 +391,7 @@ def audit(
     replicates: int = 4,
     exact: Callable[[RolloutTree, int], float] | None = None,
     say: Callable[[str], None] = lambda line: None,
-) -> Part:
+) -> AuditPart:
     """Audits ``turns`` drawn turns of each path with every rule.
 
     Args:
@@ -414,7 +414,7 @@ def audit(
     lengths = [len(path.turns) for path in paths]
     places = [sorted(rng.sample(range(n), min(turns, n))) for rng, n in zip(draws, lengths, strict=True)]
     if exact is None:
-        audited = measure(counting, paths, places, trials_for(error), key)
+        audited = measure_advantages(counting, paths, places, trials_for(error), key)
     else:
         audited = [
             AuditedTurn(path, at, Worth(exact(path, at + 1), 0), Worth(exact(path, at), 0))
@@ -422,7 +422,7 @@ def audit(
             for at in chosen
         ]
     paid("values", began, counting.tally)
-    part = Part(audited, {}, {}, cost)
+    part = AuditPart(audited, {}, {}, cost)
     for form in dict.fromkeys(form for form, _ in rules.values()):
         began, counting = time.process_time(), player.using(player.sampling, None)
         each = 12 if form != "vine" else 3 * max(lengths)
@@ -430,13 +430,15 @@ def audit(
         credits = {name: np.zeros((len(audited), replicates)) for name in chosen}
         tokens = 0
         for start in range(0, len(audited), KEPT):
-            again = replay(counting, audited[start : start + KEPT], FORMS[form], each, replicates, (key, form))
+            again = replay_audited_turns(
+                counting, audited[start : start + KEPT], FORMS[form], each, replicates, (key, form)
+            )
             for t, trees in enumerate(again, start):
                 for r, tree in enumerate(trees):
                     rewards, turn = WON(tree), repeated_turn(tree, audited[t])
                     tokens += sum(len(node.action_ids) for node in tree.turns)
                     for name, rule in chosen.items():
-                        credits[name][t, r] = credit_of(rule(tree, rewards), tree, turn)
+                        credits[name][t, r] = credit_per_rollout(rule(tree, rewards), tree, turn)
                     if r == 0 and form != "vine":
                         part.trees.append((tree, rewards, turn, audited[t]))
         paid(f"trees: {form}", began, counting.tally)
@@ -445,7 +447,7 @@ def audit(
     return part
 
 
-def joined(parts: Sequence[Part]) -> tuple[Truth, dict[str, Array], dict[str, float]]:
+def join_audits(parts: Sequence[AuditPart]) -> tuple[Truth, dict[str, Array], dict[str, float]]:
     """The true advantages, and each rule's credit and mean tokens, of the audits of several seeds together."""
     ids = [f"{number}/{turn.path.state.id}" for number, part in enumerate(parts) for turn in part.turns]
     tasks = np.unique(ids, return_inverse=True)[1].tolist()

@@ -10,8 +10,8 @@ import numpy as np
 
 from turnwise.runs.figures import Figure
 from turnwise.text import count, duration
-from turnwise_study.credit_audit import RULES, Part, joined, scores
-from turnwise_study.entry_figures import Panel, Point, dots
+from turnwise_study.credit_audit import RULES, AuditPart, join_audits, score_rules
+from turnwise_study.entry_figures import Panel, Point, entry_dots_figure
 from turnwise_study.tables import Table
 
 SHOWN = {"snr": "signal to noise", "rank": "rank correlation", "sign": "same sign, %"}
@@ -24,9 +24,9 @@ HOW = (
 )
 
 
-def result_of(parts: Sequence[Part], about: Mapping[str, Any]) -> dict[str, Any]:
+def audit_result(parts: Sequence[AuditPart], about: Mapping[str, Any]) -> dict[str, Any]:
     """The content of ``audit.json``. ``about`` says what was audited (panel, seeds, command, commit)."""
-    truth, credits, tokens = joined(parts)
+    truth, credits, tokens = join_audits(parts)
     turns = [turn for part in parts for turn in part.turns]
     paths = {id(turn.path): turn.path for turn in turns}.values()
     cost = {
@@ -34,7 +34,7 @@ def result_of(parts: Sequence[Part], about: Mapping[str, Any]) -> dict[str, Any]
         for step, numbers in parts[0].cost.items()
     }
     power = float((truth.advantage_T**2 - truth.variance_T).mean())
-    metrics = scores(credits, tokens, truth)
+    metrics = score_rules(credits, tokens, truth)
     return {
         **about,
         "tasks_sha256": hashlib.sha256("\n".join(sorted(path.state.task.id for path in paths)).encode()).hexdigest()[:16],
@@ -52,7 +52,7 @@ def result_of(parts: Sequence[Part], about: Mapping[str, Any]) -> dict[str, Any]
     }  # fmt: skip
 
 
-def shown(metric: str, numbers: Mapping[str, Any], interval: bool) -> str:
+def score_cell(metric: str, numbers: Mapping[str, Any], interval: bool) -> str:
     unit, digits = (100, 0) if metric in PERCENT else (1, 2)
 
     def show(number: float | None) -> str:
@@ -73,8 +73,8 @@ def leaderboard(result: Mapping[str, Any]) -> Table:
     rows = []
     for rule in ordered(result["rules"]):
         of_rule = result["rules"][rule]
-        cells = [shown(metric, of_rule[metric], True) for metric in SHOWN]
-        cells += [shown(metric, of_rule[metric], False) for metric in SHARES]
+        cells = [score_cell(metric, of_rule[metric], True) for metric in SHOWN]
+        cells += [score_cell(metric, of_rule[metric], False) for metric in SHARES]
         rows.append([rule, of_rule["form"], *cells, count(of_rule["tokens"])])
     tokens = sum(step.get("tokens", 0) for step in result["cost"].values())
     seconds = sum(step["cpu_seconds"] for step in result["cost"].values())
@@ -90,7 +90,7 @@ def leaderboard(result: Mapping[str, Any]) -> Table:
     return Table(f"Credit audit, {result['panel']}", heads, rows, [note, HOW, f"    {result['command']}"])
 
 
-def learned(result: Mapping[str, Any], changes: Mapping[str, Sequence[float]], sweep: str) -> Table:
+def credit_learning_table(result: Mapping[str, Any], changes: Mapping[str, Sequence[float]], sweep: str) -> Table:
     """Sets the audited quality of rules beside what training with them brought.
 
     Args:
@@ -103,7 +103,7 @@ def learned(result: Mapping[str, Any], changes: Mapping[str, Sequence[float]], s
     for rule in rules:
         of_rule, points = result["rules"][rule], changes[rule]
         seeds = f"{np.mean(points):+.1f} ({', '.join(f'{value:+.1f}' for value in points)})"
-        rows.append([rule, *(shown(metric, of_rule[metric], True) for metric in ("snr", "rank")), seeds])
+        rows.append([rule, *(score_cell(metric, of_rule[metric], True) for metric in ("snr", "rank")), seeds])
     lines = []
     for metric in ("snr", "rank"):
         known = [rule for rule in rules if result["rules"][rule][metric]["value"] is not None]
@@ -116,11 +116,13 @@ def learned(result: Mapping[str, Any], changes: Mapping[str, Sequence[float]], s
     return Table(title, heads, rows, [how, f"Changes: `sweep={sweep}`. Quality:", f"    {result['command']}"])
 
 
-def figure(result: Mapping[str, Any]) -> Figure:
+def credit_figure(result: Mapping[str, Any]) -> Figure:
     order, panels = ordered(result["rules"]), []
     for metric in ("snr", "rank"):
         of_rule = {rule: result["rules"][rule][metric] for rule in order}
         points = [Point(rule, n["value"], n["low"], n["high"]) for rule, n in of_rule.items() if n["value"] is not None]
         panels.append(Panel(SHOWN[metric], points, zero=True))
     title = f"How well credit rules estimate true advantages, {result['panel']}"
-    return dots(title, "credit", panels, "Dots: estimates; bars: 95 % bootstrap intervals over tasks.", order)
+    return entry_dots_figure(
+        title, "credit", panels, "Dots: estimates; bars: 95 % bootstrap intervals over tasks.", order
+    )

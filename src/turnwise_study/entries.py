@@ -15,17 +15,15 @@ from turnwise_study.claims import (
     Decision,
     Finding,
     Verdict,
-    decide,
-    decide_gate,
-    entry_verdict,
-    measure,
-    rests_on_one_seed,
-    tested,
+    decide_claim,
+    decide_gate_claim,
+    decision_after_preconditions,
+    measure_precondition,
 )
 from turnwise_study.gates.report import SweepReport, sweep_report
 from turnwise_study.run_metrics import Runs, metrics_by_seed, other_decoding, values
-from turnwise_study.sweeps.jobs import Job, SweepRequest, job_of, read_request, request_of_runs, rows_of
-from turnwise_study.sweeps.sweep_file import find_sweep, origin, sweep_names
+from turnwise_study.sweeps.jobs import Job, SweepRequest, job_of, read_sweep_request, request_of_runs, requested_rows
+from turnwise_study.sweeps.sweep_file import find_sweep, sweep_names, sweep_row_origin
 
 HashOf = Callable[[Job], str]
 """A function that returns the configuration hash that a run would have if it were started now. It raises InputError if
@@ -87,6 +85,32 @@ class Entry:
         return bool(self.request.sweep.directions) and rests_on_one_seed(self.decisions)
 
 
+def entry_verdict(decisions: Iterable[Decision]) -> Verdict:
+    """The verdict of an entry (a table or figure of a paper). Claims that this project added, whose rows cannot be run
+    at this scale, or that are untestable do not count. An entry fails with one claim, holds with all, is ``untestable``
+    or ``not_run`` if no claim that counts was run, and undecided otherwise.
+    """
+    counted = [decision for decision in decisions if not decision.cannot and not decision.claim.ours]
+    verdicts = {decision.verdict for decision in counted}
+    if "untestable" in verdicts and verdicts <= {"untestable", "not_run"}:
+        return "untestable"
+    verdicts -= {"untestable"}
+    if verdicts <= {"not_run"}:
+        return "not_run"
+    if "fails" in verdicts:
+        return "fails"
+    return "holds" if verdicts == {"holds"} else "undecided"
+
+
+def rests_on_one_seed(decisions: Sequence[Decision]) -> bool:
+    """Whether an entry has the verdict ``holds`` or ``fails`` only because of claims with a single seed."""
+    verdict = entry_verdict(decisions)
+    counted = [one for one in decisions if one.verdict == verdict and not one.cannot and not one.claim.ours]
+    if verdict == "fails":
+        return all(one.one_seed for one in counted)
+    return verdict == "holds" and any(one.one_seed for one in counted)
+
+
 def read_entry(request: SweepRequest, places: Sequence[Path], hash_of: HashOf | None = None) -> Entry:
     """Reads the rows of an entry with their runs, those of the first of ``places`` that has a run of the row, and decides
     its claims. ``hash_of`` finds runs that were made with another configuration.
@@ -103,15 +127,15 @@ def read_entry(request: SweepRequest, places: Sequence[Path], hash_of: HashOf | 
     rows: dict[str, Runs] = {}
     cannot: dict[str, str] = {}
     found_at: dict[str, Path] = {}
-    for row in rows_of(request):
+    for row in requested_rows(request):
         wanted = [] if sweep.gate_report else [job_of(request, row, seed) for seed in request.seeds or sweep.seeds]
         with_runs = ((place, runs) for place in places if (runs := metrics_by_seed(wanted, place, notes)))
         found_at[row], rows[row] = next(with_runs, (places[0], {}))
         if wanted and wanted[0].cannot and not rows[row]:  # with runs, the reason does not matter
             cannot[row] = wanted[0].cannot
     entry = Entry(request, rows, notes=notes, groups=groups)
-    entry.findings = [measure(request, name, places, notes) for name in sweep.preconditions]
-    entry.decisions = [tested(one, entry.findings) for one in _decisions(entry, cannot)]
+    entry.findings = [measure_precondition(request, name, places, notes) for name in sweep.preconditions]
+    entry.decisions = [decision_after_preconditions(one, entry.findings) for one in _decisions(entry, cannot)]
     elsewhere = {name: place for name, place in found_at.items() if entry.rows[name]}
     elsewhere |= {arm.folder.name: arm.place for arm in groups.arms} if groups else {}
     for name, place in elsewhere.items():
@@ -124,7 +148,7 @@ def read_entry(request: SweepRequest, places: Sequence[Path], hash_of: HashOf | 
 
 def untrained(request: SweepRequest, rows: Iterable[str]) -> set[str]:
     """Those of ``rows`` whose runs train nothing. For a row with ``same``, the owner of the runs decides."""
-    owners = {row: origin(request.sweep, row, request.folder, request.scale)[:2] for row in rows}
+    owners = {row: sweep_row_origin(request.sweep, row, request.folder, request.scale)[:2] for row in rows}
     # A row that evaluates the trained policy of another row does not count as untrained, because this policy differs
     # between seeds.
     return {row for row, (o, name) in owners.items() if not (o.rows[name].trains or o.rows[name].begins(request.scale))}
@@ -143,12 +167,12 @@ def _decisions(entry: Entry, cannot: Mapping[str, str]) -> list[Decision]:
                 decisions.append(Decision(claim, metric, "not_run", why=scale, cannot=True))
                 continue
             if sweep.gate_report:
-                decisions.append(decide_gate(claim, metric, entry.gates))
+                decisions.append(decide_gate_claim(claim, metric, entry.gates))
                 continue
             least = sweep.least_advantage(claim, metric)
-            decision = decide(claim, metric, rows, base, least)
+            decision = decide_claim(claim, metric, rows, base, least)
             if (other := other_decoding(metric)) and decision.low is not None:
-                beside = decide(claim, other, rows, base, least)
+                beside = decide_claim(claim, other, rows, base, least)
                 decision = replace(decision, beside=beside if beside.low is not None else None)
             why = next((cannot[row] for row in claim.rows if row in cannot), None)
             if decision.verdict == "not_run" and why:
@@ -180,10 +204,10 @@ def paper_entries(paper: str, conf: Path, places: Sequence[Path], scale: str = "
     names = [name for name in sweep_names(conf) if find_sweep(name, conf).paper == paper]
     if not names:
         raise InputError(f"paper={paper}: this paper is unknown; conf/sweep/ has the papers")
-    return [read_entry(read_request([f"sweep={name}", f"scale={scale}"], conf), places) for name in names]
+    return [read_entry(read_sweep_request([f"sweep={name}", f"scale={scale}"], conf), places) for name in names]
 
 
-def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
+def count_entry_verdicts(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
     """Returns paper -> verdict -> number of sets of runs with this verdict, and below ``one_seed`` how many of them rest
     on one seed. Entries that show the same runs are one set, with the verdict of all their claims. Entries without claims
     are not counted.
@@ -191,7 +215,7 @@ def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
     sets: dict[tuple[str, str], list[Decision]] = {}
     for entry in entries:
         if entry.verdict:
-            sets.setdefault((entry.request.sweep.paper, runs_of(entry)), []).extend(entry.decisions)
+            sets.setdefault((entry.request.sweep.paper, sweep_of_entry(entry)), []).extend(entry.decisions)
     table: dict[str, dict[str, int]] = {}
     for (paper, _), decisions in sets.items():
         counts = table.setdefault(paper, dict.fromkeys((*VERDICTS, "one_seed"), 0))
@@ -200,18 +224,18 @@ def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
     return table
 
 
-def runs_of(entry: Entry) -> str:
+def sweep_of_entry(entry: Entry) -> str:
     """Returns the name of the sweep that makes the runs of an entry: its own name, or that of its first row with ``same``
     if all of its rows have it, or of the sweep that recorded its groups.
     """
     sweep, folder, scale = entry.request.sweep, entry.request.folder, entry.request.scale
     if sweep.gate_report:
         return sweep.gate_report
-    owners = [origin(sweep, row, folder, scale)[0].name for row, runs in entry.rows.items() if runs]
+    owners = [sweep_row_origin(sweep, row, folder, scale)[0].name for row, runs in entry.rows.items() if runs]
     return sweep.name if sweep.name in owners or not owners else owners[0]
 
 
-def distinct_claims(entries: Sequence[Entry]) -> list[Decision]:
+def claims_of_entries(entries: Sequence[Entry]) -> list[Decision]:
     """Returns the decided claims of the papers that have an interval, each once: entries that compare the same rows by the
     same metric make one claim.
     """
@@ -222,7 +246,7 @@ def distinct_claims(entries: Sequence[Entry]) -> list[Decision]:
         def side(one: str | float, request: SweepRequest = request) -> object:
             if not isinstance(one, str) or request.sweep.gate_report:
                 return one, request.sweep.gate_report
-            owner, row, _ = origin(request.sweep, one, request.folder, request.scale)
+            owner, row, _ = sweep_row_origin(request.sweep, one, request.folder, request.scale)
             return owner.name, row
 
         for one in entry.decisions:

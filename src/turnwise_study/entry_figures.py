@@ -14,8 +14,8 @@ from turnwise.runs.figures import MUTED, SERIES, STROKES, Figure, canvas, drawn,
 from turnwise.runs.page import judged_on_dialogues
 from turnwise.text import interval
 from turnwise_study.entries import Entry
-from turnwise_study.gates.report import number_in
-from turnwise_study.run_metrics import RunMetrics, Runs, all_on_dialogues, is_change, words
+from turnwise_study.gates.report import number_in_report
+from turnwise_study.run_metrics import RunMetrics, Runs, all_on_dialogues, is_change, metric_label
 from turnwise_study.tables import plain
 
 MARKS = "oDs^vP"
@@ -43,7 +43,9 @@ class Panel:
     zero: bool = False  # whether a line is drawn at zero
 
 
-def dots(title: str, key: str, panels: Sequence[Panel], below: str = "", rows: Sequence[str] = ()) -> Figure:
+def entry_dots_figure(
+    title: str, key: str, panels: Sequence[Panel], below: str = "", rows: Sequence[str] = ()
+) -> Figure:
     """Draws numbers as dots with their intervals, faint dots for single seeds, and panels side by side. ``rows`` gives
     the order from top to bottom (default: that of the points).
     """
@@ -96,13 +98,13 @@ def entry_figures(entry: Entry) -> list[Figure]:
     sweep = entry.request.sweep
     title, key = f"{sweep.title}, scale {entry.request.scale}", f"during-{sweep.name}"
     if sweep.curve == "divergence":
-        figures = [trade_off_figure(title, key, entry.rows, sweep.labels)]
+        figures = [entry_trade_off_figure(title, key, entry.rows, sweep.labels)]
     else:
         metrics = dict.fromkeys([*(metric for metric in sweep.columns.values() if metric), *sweep.directions])
         figures = [_figure(entry, metric, number) for number, metric in enumerate(metrics)]
         if sweep.curve is not None:
             title = f"{sweep.title}: held-out success by update, scale {entry.request.scale}"
-            figures.insert(0, during_figure(title, key, entry.rows, sweep.labels, sweep.panels))
+            figures.insert(0, entry_curves_figure(title, key, entry.rows, sweep.labels, sweep.panels))
     return [figure for figure in figures if figure is not None]
 
 
@@ -118,23 +120,25 @@ def _figure(entry: Entry, metric: str, number: int) -> Figure | None:
         for name in entry.rows
         if (value := sweep.rows[name].numbers.get(column)) is not None
     ]
-    measured = words(metric, all_on_dialogues(entry.results))
+    measured = metric_label(metric, all_on_dialogues(entry.results))
     panels = [Panel(f"ours, scale {entry.request.scale}", ours, measured, is_change(metric))]
     if paper:
         head = "paper" if len(columns) > 1 else f"paper, {columns[0]}"
-        panels.append(Panel(head, paper, words(metric), is_change(metric)))
+        panels.append(Panel(head, paper, metric_label(metric), is_change(metric)))
     over = "over groups" if sweep.gate_report else "over seeds"
     below = f"Faint dots are single seeds, strong dots are means, lines are 95 % intervals {over}."
     below += " The panels have separate scales: compare only the order of the rows." if paper else ""
     shown = {point.row for point in (*ours, *paper)}
     rows = [labels[name] for name in entry.rows if labels[name] in shown]
-    return dots(f"{sweep.paper}, {sweep.entry}: {measured}", f"entry-{sweep.name}-{number}", panels, below, rows)
+    return entry_dots_figure(
+        f"{sweep.paper}, {sweep.entry}: {measured}", f"entry-{sweep.name}-{number}", panels, below, rows
+    )
 
 
 def _point(entry: Entry, name: str, metric: str) -> Point | None:
     row = entry.request.sweep.labels[name]
     if entry.request.sweep.gate_report:
-        number = number_in(entry.gates, metric, name)
+        number = number_in_report(entry.gates, metric, name)
         return None if number is None else Point(row, number.mean, number.low, number.high)
     seeds = entry.by_seed(name, metric)
     if not seeds:
@@ -143,7 +147,7 @@ def _point(entry: Entry, name: str, metric: str) -> Point | None:
     return Point(row, estimate.mean, estimate.low, estimate.high, seeds if len(seeds) > 1 else {})
 
 
-def by_update(run: RunMetrics) -> dict[int, float]:
+def success_by_update(run: RunMetrics) -> dict[int, float]:
     """Number of updates -> success, for the evaluations of a run in the order of training: the percentage of solved
     held-out tasks as a mean over splits, or of accepted replies, in the decoding mode of the main result.
     """
@@ -156,7 +160,7 @@ def by_update(run: RunMetrics) -> dict[int, float]:
     return {updates: fmean(values) for updates, values in splits.items() if values}
 
 
-def trade_off_figure(title: str, key: str, rows: Mapping[str, Runs], labels: Mapping[str, str]) -> Figure | None:
+def entry_trade_off_figure(title: str, key: str, rows: Mapping[str, Runs], labels: Mapping[str, str]) -> Figure | None:
     """Draws held-out success against the divergence from the base model (``eval/general/kl``). Each seed of a row has a
     line through the evaluations of its run; a ring marks the end.
     """
@@ -168,7 +172,9 @@ def trade_off_figure(title: str, key: str, rows: Mapping[str, Runs], labels: Map
             colour = SERIES[number % len(SERIES)]
             for place, run in enumerate(runs.values()):
                 moved = {row["iteration"]: row.get("eval/general/kl") for row in run.rows if row.get("phase") == "eval"}
-                points = [(moved[at], success) for at, success in by_update(run).items() if moved.get(at) is not None]
+                points = [
+                    (moved[at], success) for at, success in success_by_update(run).items() if moved.get(at) is not None
+                ]
                 if not points:
                     continue
                 x, y = zip(*points, strict=True)
@@ -181,7 +187,7 @@ def trade_off_figure(title: str, key: str, rows: Mapping[str, Runs], labels: Map
         return drawn(figure, title, key, f"{title}. Where the lines end: {'; '.join(ends)}.")
 
 
-def during_figure(
+def entry_curves_figure(
     title: str, key: str, rows: Mapping[str, Runs], labels: Mapping[str, str], panels: Mapping[str, Sequence[str]]
 ) -> Figure | None:
     """Draws held-out success against the number of updates, one panel below another. Each row has a line for its mean
@@ -189,7 +195,7 @@ def during_figure(
     """
     lines: dict[str, list[dict[int, float]]] = {}
     for name, runs in rows.items():
-        if points := [one for one in map(by_update, runs.values()) if len(one) > 1 and 0 in one]:
+        if points := [one for one in map(success_by_update, runs.values()) if len(one) > 1 and 0 in one]:
             lines[name] = points
     shown = {head: [name for name in among if name in lines] for head, among in (panels or {"": tuple(lines)}).items()}
     shown = {head: among for head, among in shown.items() if among}

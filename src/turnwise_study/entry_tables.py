@@ -10,9 +10,9 @@ from turnwise.files import parse_yaml
 from turnwise.text import interval, signed
 from turnwise_study.claims import VERDICTS, Decision
 from turnwise_study.comparison import hashes_note
-from turnwise_study.entries import Changed, Entry, counted, distinct_claims, runs_of, untrained
-from turnwise_study.gates.report import number_in, tier_table
-from turnwise_study.run_metrics import Runs, all_on_dialogues, is_change, values, words
+from turnwise_study.entries import Changed, Entry, claims_of_entries, count_entry_verdicts, sweep_of_entry, untrained
+from turnwise_study.gates.report import number_in_report, tier_table
+from turnwise_study.run_metrics import Runs, all_on_dialogues, is_change, metric_label, values
 from turnwise_study.sweeps.jobs import job_of
 from turnwise_study.tables import Table, estimate_text, plain
 
@@ -46,7 +46,7 @@ def summary_table(entries: Sequence[Entry]) -> Table:
     scale = entries[0].request.scale if entries else "tiny"
     table = Table(f"The papers' directions, scale {scale}", ["entry", "sweep", "verdict", "claims", "runs"], [])
     for entry in entries:
-        sweep, owner = entry.request.sweep, runs_of(entry)
+        sweep, owner = entry.request.sweep, sweep_of_entry(entry)
         runs = str(len(entry.results)) if entry.results or not sweep.gate_report else "data"
         runs += f", of {owner}" if entry.results and owner != sweep.name else ""
         word = (entry.verdict or "-") + (" (one seed)" if entry.one_seed else "")
@@ -55,17 +55,24 @@ def summary_table(entries: Sequence[Entry]) -> Table:
     mixed = [f"For rows that you have not run, the table uses the runs in {places}."] if places else []
     left_out = dict.fromkeys(note for entry in entries for note in entry.notes)
     changed = {one.folder: one for entry in entries for one in entry.changed}
-    table.notes = [*_counts(entries), INTERVAL_NOTE, EACH_NOTE, *mixed, *_changed_notes(changed.values()), *left_out]
+    table.notes = [
+        *_count_sentences(entries),
+        INTERVAL_NOTE,
+        EACH_NOTE,
+        *mixed,
+        *_changed_notes(changed.values()),
+        *left_out,
+    ]
     return table
 
 
-def _counts(entries: Sequence[Entry]) -> list[str]:
+def _count_sentences(entries: Sequence[Entry]) -> list[str]:
     """Returns sentences on the papers' claims: each claim and each set of runs is counted once."""
-    claims = distinct_claims(entries)
+    claims = claims_of_entries(entries)
     if not claims:
         return []
     sets: Counter[str] = Counter()
-    for counts in counted(entries).values():
+    for counts in count_entry_verdicts(entries).values():
         sets.update(counts)
     alone = sets.pop("one_seed", 0)
     by_verdict = Counter(one.verdict for one in claims)
@@ -102,7 +109,7 @@ def entry_tables(entry: Entry) -> list[Table]:
     sweep, dialogues = entry.request.sweep, all_on_dialogues(entry.results)
     metrics = list(dict.fromkeys([*filter(None, sweep.columns.values()), *sweep.directions, *sweep.also]))
     printed = [name for name in sweep.columns if any(name in row.numbers for row in sweep.rows.values())]
-    ours = [f"ours, {words(metric, dialogues)}" for metric in metrics]
+    ours = [f"ours, {metric_label(metric, dialogues)}" for metric in metrics]
     headers = ["row", "seeds", *ours, *(f"paper, {name}" for name in printed)]
     table = Table(f"{sweep.title}, scale {entry.request.scale}", headers, [])
     for name, runs in entry.rows.items():
@@ -120,13 +127,13 @@ def entry_tables(entry: Entry) -> list[Table]:
     if entry.gates and "tier1" in sweep.rows:
         spent.append(tier_table(entry.gates["tier1"]))
     preconditions = [_preconditions(entry)] if entry.findings else []
-    claims = [_claims(entry)] if entry.decisions else []
+    claims = [_claims_table(entry)] if entry.decisions else []
     return [table, *preconditions, *claims, *spent]
 
 
 def _cell(entry: Entry, row: str, metric: str) -> str:
     if entry.request.sweep.gate_report:
-        number = number_in(entry.gates, metric, row)
+        number = number_in_report(entry.gates, metric, row)
         return "-" if number is None else plain(number.mean)
     seeds = entry.by_seed(row, metric)
     return estimate_text(mean_interval(list(seeds.values())), signed if is_change(metric) else plain) if seeds else "-"
@@ -151,7 +158,7 @@ def _preconditions(entry: Entry) -> Table:
     return table
 
 
-def _claims(entry: Entry) -> Table:
+def _claims_table(entry: Entry) -> Table:
     labels, dialogues = entry.request.sweep.labels, all_on_dialogues(entry.results)
     decoded = any(d.beside for d in entry.decisions)
     beside = ["other decoding mode"] if decoded else []
@@ -172,7 +179,16 @@ def _claims(entry: Entry) -> Table:
         seeds = _listed(d.seeds)
         if any(seeds_of_row != d.seeds for seeds_of_row in d.sides.values()):  # a row has more seeds than were compared
             seeds = "; ".join(f"{row} {_listed(of_row)}" for row, of_row in d.sides.items())
-        cells = [claim, words(d.metric, dialogues), difference, _bounds(d), seeds, str(d.tasks or "-"), *other, verdict]
+        cells = [
+            claim,
+            metric_label(d.metric, dialogues),
+            difference,
+            _bounds(d),
+            seeds,
+            str(d.tasks or "-"),
+            *other,
+            verdict,
+        ]
         table.rows.append(cells)
     table.notes = [SIGN_NOTE, GATE_NOTE if entry.request.sweep.gate_report else INTERVAL_NOTE, EACH_NOTE]
     return table

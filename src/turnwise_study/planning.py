@@ -171,7 +171,7 @@ class Lengths:
     measured: bool  # on demonstrations; otherwise those that the user did not give are upper bounds
 
 
-def lengths(cfg: DictConfig, folder: Path | None, given: Mapping[str, float | None]) -> Lengths:
+def planned_lengths(cfg: DictConfig, folder: Path | None, given: Mapping[str, float | None]) -> Lengths:
     """The lengths that the user gives, else those of demonstrations, else upper bounds. A shipped policy replies as
     demonstrated, any other with ``rollout.sampling.max_tokens`` tokens. An episode lasts for the environment's horizon,
     because a policy that fails plays until the horizon.
@@ -179,7 +179,7 @@ def lengths(cfg: DictConfig, folder: Path | None, given: Mapping[str, float | No
     limit, longest = float(cfg.rollout.sampling.max_tokens), int(cfg.rollout.max_length)
     own = folder is not None and (folder / "tokenizer_config.json").is_file()
     env = OmegaConf.to_container(cfg.env, resolve=True)
-    seen = _demonstrated(
+    seen = _demonstration_lengths(
         cfg.data.file, json.dumps(env, sort_keys=True), float(cfg.data.good), str(folder if own else tiny_path())
     )
     horizons = [float(value) for key, value in flat(env, "env").items() if key.endswith(".horizon")]
@@ -198,7 +198,7 @@ def lengths(cfg: DictConfig, folder: Path | None, given: Mapping[str, float | No
 
 
 @cache
-def _demonstrated(file: str | None, env: str, good: float, folder: str) -> dict[str, float]:
+def _demonstration_lengths(file: str | None, env: str, good: float, folder: str) -> dict[str, float]:
     try:
         with TemporaryDirectory() as place:
             path = file or expert_file(build_node(json.loads(env), "env"), SAMPLE, place, good)
@@ -234,7 +234,7 @@ at a time. The update has ``trained`` tokens with a loss and ``stored`` tokens i
 
 
 def token_counts(cfg: DictConfig, known: Lengths) -> Tokens:
-    states, counts = int(cfg.rollout.states), _around(cfg, known)
+    states, counts = int(cfg.rollout.states), _planned_evaluations(cfg, known)
     spoken = known.spoken + known.observation
     if OmegaConf.select(cfg, "allocator._target_") is None:  # imitation of whole demonstrations
         spine = known.opening + known.demonstrated * spoken - known.observation
@@ -244,7 +244,7 @@ def token_counts(cfg: DictConfig, known: Lengths) -> Tokens:
     demonstrated = not str(OmegaConf.select(cfg, "states._target_")).endswith("TaskStarts")
     before = known.opening + ((known.demonstrated - 1) / 2 * spoken if demonstrated else 0)
     depth = min(float(cfg.rollout.turns or known.episode), known.episode)
-    roots, continued = _allocated(cfg, states, depth)
+    roots, continued = _planned_rollouts(cfg, states, depth)
     rollouts, turns = roots + len(continued), roots * depth + sum(continued)
     sampled, history = turns * known.reply, before + depth * (known.reply + known.observation)
     answered = max(0.0, turns - rollouts) * known.observation  # no observation follows the last turn
@@ -265,7 +265,7 @@ def token_counts(cfg: DictConfig, known: Lengths) -> Tokens:
     return counts | dict(zip(PLAYED, (*played, *kept), strict=True)) | update
 
 
-def _allocated(cfg: DictConfig, states: int, depth: float) -> tuple[int, list[float]]:
+def _planned_rollouts(cfg: DictConfig, states: int, depth: float) -> tuple[int, list[float]]:
     """The number of rollouts from the roots, and the turns of each continuation, if every second rollout is won."""
     allocator = build(
         cfg, "allocator", value=lambda trees: [[0.5] * (1 + len(tree.turns)) for tree in trees],
@@ -285,7 +285,7 @@ def _allocated(cfg: DictConfig, states: int, depth: float) -> tuple[int, list[fl
     return sum(counts), [turns for some in continued for turns in some]
 
 
-def _around(cfg: DictConfig, known: Lengths) -> Tokens:
+def _planned_evaluations(cfg: DictConfig, known: Lengths) -> Tokens:
     path, number = Path(cfg.data.file or ""), int(cfg.data.trajectories)
     if path.is_file() and path.suffix != ".parquet":
         with path.open("rb") as stream:
@@ -343,7 +343,7 @@ def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = N
             predictor = shape_of(architecture(str(base))[0], str(cfg.predictor.dtype), None, cfg.predictor.layers)
     except InputError as error:
         unknown = str(error)
-    known = lengths(cfg, folder, given or {})
+    known = planned_lengths(cfg, folder, given or {})
     tokens = token_counts(cfg, known)
     about = (str(cfg.policy.model), int(cfg.trainer.max_epochs), gpus, known, tokens)
     if unknown:

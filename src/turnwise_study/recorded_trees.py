@@ -18,7 +18,7 @@ from turnwise.methods.credit import Advantage, credit_all
 from turnwise.runs.archive import opened
 from turnwise.runs.json_lines import checked_lines
 from turnwise.types import Credit, Rewards, RolloutTree, State, Task, Turn
-from turnwise_study.credit_audit import credit_of
+from turnwise_study.credit_audit import credit_per_rollout
 
 
 class RecordedTurn(BaseModel):
@@ -72,7 +72,7 @@ def read_trees(place: Path | str) -> list[Recorded]:
     trees = []
     for line, row in checked_lines(path):
         try:
-            trees.append(tree_of(Record.model_validate(row)))
+            trees.append(tree_of_record(Record.model_validate(row)))
         except ValueError as error:
             why = first_mistake(error)[1] if isinstance(error, ValidationError) else str(error)
             raise InputError(f"{line}: {why}; docs/methods/credit.md has the form of a tree") from error
@@ -81,7 +81,7 @@ def read_trees(place: Path | str) -> list[Recorded]:
     return trees
 
 
-def tree_of(record: Record) -> Recorded:
+def tree_of_record(record: Record) -> Recorded:
     """Raises a ValueError if parents or rewards do not fit the turns."""
     turns, rewards = list(record.turns), dict(record.rewards)
     for rollout in record.rollouts:
@@ -106,7 +106,7 @@ def tree_of(record: Record) -> Recorded:
     return Recorded(tree, by_name, record.iteration, [turn.advantage for turn in turns], [turn.true for turn in turns])
 
 
-def record_of(tree: RolloutTree, rewards: Rewards, true: Mapping[int, float]) -> dict[str, Any]:
+def record_of_tree(tree: RolloutTree, rewards: Rewards, true: Mapping[int, float]) -> dict[str, Any]:
     """A line of the documented form. ``true`` has the true advantages of audited turns."""
     turns = [
         {"parent": turn.parent, "tokens": len(turn.action_ids), "text": turn.text, "observation": turn.observation}
@@ -118,7 +118,7 @@ def record_of(tree: RolloutTree, rewards: Rewards, true: Mapping[int, float]) ->
     return {"state": {"id": tree.state.id, "task": tree.state.task.id}, "turns": turns, "rewards": totals}
 
 
-def credits_of(rule: Advantage, recorded: Sequence[Recorded]) -> list[Credit]:
+def credits_of_recorded(rule: Advantage, recorded: Sequence[Recorded]) -> list[Credit]:
     """The credit of all trees, in their order. The trees of an iteration are one update of the rule, whose memory goes
     from each iteration to the next.
     """
@@ -137,7 +137,9 @@ Pair = tuple[int, float, float]
 """Of one turn: the number of turns before it in its rollout, the computed advantage, and the one to compare it with."""
 
 
-def beside(credits: Sequence[Credit], recorded: Sequence[Recorded], used: Sequence[Credit] | None = None) -> list[Pair]:
+def recorded_credit_pairs(
+    credits: Sequence[Credit], recorded: Sequence[Recorded], used: Sequence[Credit] | None = None
+) -> list[Pair]:
     """The turns that have both the computed advantage and that of ``used`` (None: the recorded one)."""
     pairs = []
     for number, (credit, one) in enumerate(zip(credits, recorded, strict=True)):
@@ -147,17 +149,17 @@ def beside(credits: Sequence[Credit], recorded: Sequence[Recorded], used: Sequen
     return pairs
 
 
-def beside_audit(credits: Sequence[Credit], recorded: Sequence[Recorded]) -> list[Pair]:
+def audited_credit_pairs(credits: Sequence[Credit], recorded: Sequence[Recorded]) -> list[Pair]:
     """The audited turns: the credit for each of the rollouts that share the turn, and the true advantage."""
     return [
-        (len(one.tree.path(turn)) - 1, credit_of(credit, one.tree, turn), true)
+        (len(one.tree.path(turn)) - 1, credit_per_rollout(credit, one.tree, turn), true)
         for credit, one in zip(credits, recorded, strict=True)
         for turn, true in enumerate(one.true)
         if true is not None
     ]
 
 
-def by_place(pairs: Iterable[Pair]) -> dict[str, dict[str, float | None]]:
+def agreement_by_place(pairs: Iterable[Pair]) -> dict[str, dict[str, float | None]]:
     """The agreement of all turns, and of the turns 1, 2, 3-4, 5-8, ... of a rollout: their number, the share with the
     same sign (where neither is 0), Spearman's correlation, and the largest difference.
     """

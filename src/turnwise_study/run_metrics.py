@@ -53,16 +53,16 @@ _PART = re.compile(r"in_domain\.(?:(greedy|sampled)\.)?by_(split|subset)\.([\w-]
 _SUITE = re.compile(r"ood\.(base|after)\.(\w+)$")
 
 
-def words(metric: str, dialogues: bool = False) -> str:
+def metric_label(metric: str, dialogues: bool = False) -> str:
     """The label of a metric, or the metric itself. ``dialogues``: the runs are evaluated on held-out dialogues."""
     if dialogues:
-        return words(metric).replace(SUCCESS, ACCEPTED)
+        return metric_label(metric).replace(SUCCESS, ACCEPTED)
     top, sign, below = metric.partition(" / ")
     if sign:
-        return f"{words(top)}, per {words(below)}"
+        return f"{metric_label(top)}, per {metric_label(below)}"
     how, _, key = metric.rpartition(" ")
     if how in _HOW:
-        return f"{words(key)}, {_HOW[how]}" if words(key) != key else metric
+        return f"{metric_label(key)}, {_HOW[how]}" if metric_label(key) != key else metric
     if match := _PART.match(metric):
         mode, _, name, when = match.groups()
         what = "held-out success after training, %" if when == "after" else "change of held-out success, points"

@@ -15,7 +15,7 @@ from tests.configuration_files import READ
 from turnwise.config.check import check_config
 from turnwise.config.overrides import is_sweep
 from turnwise.config.schema import compose_config
-from turnwise_study.sweeps.jobs import jobs, read_request
+from turnwise_study.sweeps.jobs import jobs, read_sweep_request
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -51,7 +51,7 @@ def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
     arguments = [word for word in shlex.split(command, comments=True) if not word.startswith("env.data=")]
     if is_sweep(arguments):
         arguments = [argument for argument in arguments if not argument.startswith(("hydra/", "hydra.launcher."))]
-        found = jobs(read_request(arguments, ROOT / "conf"))
+        found = jobs(read_sweep_request(arguments, ROOT / "conf"))
         arguments = list(next((job for job in found if not job.cannot), found[0]).overrides)
     check_config(compose_config(arguments, ROOT / "conf", read=READ))
 

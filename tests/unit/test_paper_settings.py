@@ -13,7 +13,7 @@ from turnwise.config.check import check_config
 from turnwise.config.overrides import group_options
 from turnwise.config.schema import compose_config
 from turnwise.shipped import WORLDS
-from turnwise_study.sweeps.jobs import job_of, read_request
+from turnwise_study.sweeps.jobs import job_of, read_sweep_request
 
 # -- paper settings ----------------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ BY_NAME = {
 
 def at_paper(name: str) -> DictConfig:
     sweep, _, row = name.partition("/")
-    job = job_of(read_request([f"sweep={sweep}", "scale=paper"], CONF), row, 0)
+    job = job_of(read_sweep_request([f"sweep={sweep}", "scale=paper"], CONF), row, 0)
     return compose_config([word for word in job.overrides if word != job.begin], CONF, read=READ)
 
 

@@ -15,7 +15,7 @@ from turnwise.methods.gate import mixed_probability, prefixes
 from turnwise.methods.selective import SIGNALS
 from turnwise.methods.states import STD_TOLERANCE
 from turnwise.runs.json_lines import checked_lines
-from turnwise_study.gates.statistics import Row, counts, intervals
+from turnwise_study.gates.statistics import Row, cut_counts, intervals
 
 LABELS = ("all_succeed", "mixed", "all_fail")
 KNOWN = "rewards_known"  # name of a baseline signal, which is computed only from the rewards of finished rollouts
@@ -81,7 +81,7 @@ class Buffer:
         return replace(self, groups=tuple(filter(keep, self.groups)))
 
 
-def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | None = None) -> Buffer:
+def read_recorded_groups(paths: Sequence[Path], steps: Sequence[int], horizon: int | None = None) -> Buffer:
     """Reads groups from files of recorded rollouts (docs/metrics.md, "rollouts/train.jsonl"), with the signals after K
     turns for each K in ``steps`` below the horizon T_max (None: the length of the longest rollout).
 
@@ -93,7 +93,7 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
     for path in paths:
         for place, row in checked_lines(path):
             try:
-                rollouts_of = _paths(row)
+                rollouts_of = _rollouts_of_group(row)
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 raise InputError(
                     f"{place}: this line is not a recorded rollout tree ({type(error).__name__}: {error}); give a file "
@@ -127,7 +127,7 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
 _Found = tuple[list[list[tuple[str, str]]], list[float], dict[int, dict[str, float]], str | None, int]
 
 
-def _paths(row: Mapping[str, Any]) -> _Found | str:
+def _rollouts_of_group(row: Mapping[str, Any]) -> _Found | str:
     """The rollouts as pairs (action, observation) of each turn, their rewards, what a gate computed at each of its steps,
     the task's kind and the iteration; or why the group is left out.
     """
@@ -136,7 +136,7 @@ def _paths(row: Mapping[str, Any]) -> _Found | str:
         return "stopped by a gate"
     if "total" not in row["rewards"]:
         return "without rewards"
-    paths = paths_of(turns)
+    paths = paths_of_group(turns)
     if sum(map(len, paths)) != len(turns):
         return "branching below their root"
     rewards = row["rewards"]["total"]
@@ -149,7 +149,7 @@ def _paths(row: Mapping[str, Any]) -> _Found | str:
     return rollouts, [reward for _, reward in rewarded], looks, kind, iteration
 
 
-def paths_of(turns: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+def paths_of_group(turns: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     """Returns, for each leaf of a recorded rollout tree, the indices of the turns from the root to the leaf.
 
     Raises:
@@ -184,7 +184,7 @@ def _group(recorded: _Found, steps: Sequence[int]) -> Group:
     return Group(tuple(rewards), float(lengths.sum()), signals, tail, kind, iteration, looks)
 
 
-def recordings(path: Path) -> list[Path]:
+def recorded_group_files(path: Path) -> list[Path]:
     """The files of recorded rollouts at ``path``: a file, a run's folder, or a folder with a run for each seed. Old
     runs that ``fresh=true`` renamed are left out, and unfinished seeds if others are finished.
     """
@@ -197,11 +197,11 @@ def recordings(path: Path) -> list[Path]:
     return [file for seed in finished or seeds for file in sorted((seed / "rollouts").glob("*.jsonl"))]
 
 
-Played = Mapping[str, Any]
+GroupRow = Mapping[str, Any]
 """A recorded rollout tree, as in ``rollouts/train.jsonl`` (docs/metrics.md)."""
 
 
-def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> Row:
+def saving_in_paired_groups(without: Path, gated: Path, resamples: int, seed: int) -> Row:
     """How much a gate saved, from runs without the gate and runs with it. Only groups that both arms recorded in
     iteration 0 are used, because the policies of both arms are still equal then.
 
@@ -211,7 +211,7 @@ def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> Row:
     and observations are equal in both arms up to the gate's decision, ``matched_pct`` that of the groups that the gate
     did not cut and that are equal up to the end.
     """
-    arms = [_first_groups(path) for path in (without, gated)]
+    arms = [_groups_of_first_iteration(path) for path in (without, gated)]
     shared = [key for key in arms[0] if key in arms[1]]
     if not shared:
         raise InputError(
@@ -233,17 +233,17 @@ def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> Row:
         (interval,) = intervals(saved_between, spent, resamples, seed)
         row |= {f"{unit}saved_pct": float(saved_between(*spent)[0]), f"{unit}ci95": interval}
         row |= {f"{unit}baseline": spent[0].sum(), f"{unit}gated": spent[1].sum()}
-    first = [_same(free, cut, max((look["step"] for look in cut["looks"]), default=0)) for free, cut in ended]
-    whole = [_same(free, cut, None) for free, cut in ended if not cut["stopped"]]
+    first = [_same_groups(free, cut, max((look["step"] for look in cut["looks"]), default=0)) for free, cut in ended]
+    whole = [_same_groups(free, cut, None) for free, cut in ended if not cut["stopped"]]
     row["first_steps_pct"] = 100 * float(np.mean(first))
     row["matched_pct"] = 100 * float(np.mean(whole)) if whole else None
-    return row | counts(cuts, uniform)
+    return row | cut_counts(cuts, uniform)
 
 
-def _first_groups(path: Path) -> dict[tuple[str, str], Played]:
-    groups: dict[tuple[str, str], Played] = {
+def _groups_of_first_iteration(path: Path) -> dict[tuple[str, str], GroupRow]:
+    groups: dict[tuple[str, str], GroupRow] = {
         (str(file.relative_to(path)) if path.is_dir() else "", str(row["state"]["id"])): row
-        for file in recordings(path)
+        for file in recorded_group_files(path)
         for _, row in checked_lines(file)
         if row.get("iteration") == 0
     }
@@ -259,9 +259,11 @@ def saved_between(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     return 100 * (1 - after.sum(-1) / before.sum(-1))[..., None]
 
 
-def _same(free: Played, gated: Played, steps: int | None) -> bool:
+def _same_groups(free: GroupRow, gated: GroupRow, steps: int | None) -> bool:
     sides = []
     for turns in (free["turns"], gated["turns"]):
-        paths = sorted(paths_of(turns))  # sorted by the index of the first turn, the order in which rollouts began
+        paths = sorted(
+            paths_of_group(turns)
+        )  # sorted by the index of the first turn, the order in which rollouts began
         sides.append([[(turns[i]["text"], turns[i]["observation"]) for i in path[:steps]] for path in paths])
     return bool(sides[0] == sides[1])

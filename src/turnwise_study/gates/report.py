@@ -22,8 +22,8 @@ from turnwise.methods.selective import DISTANCE
 from turnwise.runs.kept_runs import finished
 from turnwise.runs.result_file import Result, read_result
 from turnwise_study.gates import tables
-from turnwise_study.gates.groups import read_arms, read_recorded, recordings
-from turnwise_study.sweeps.jobs import SweepRequest, job_of, request_of_runs, rows_of
+from turnwise_study.gates.groups import read_recorded_groups, recorded_group_files, saving_in_paired_groups
+from turnwise_study.sweeps.jobs import SweepRequest, job_of, request_of_runs, requested_rows
 from turnwise_study.tables import Table
 
 COMMAND = "python scripts/gate_report.py"
@@ -67,16 +67,16 @@ class Sections(Mapping[str, Any]):
 
 def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> Sections:
     """The report on ``data``: a file of recorded rollouts, or the folder of a run or of its seeds. With ``gated``, runs
-    that have a gate and otherwise the settings of ``data``, the saving is measured (:func:`read_arms`).
+    that have a gate and otherwise the settings of ``data``, the saving is measured (:func:`saving_in_paired_groups`).
     """
     k, threshold, bootstrap = settings.k, settings.threshold, (settings.resamples, settings.seed)
-    paths = recordings(data)
+    paths = recorded_group_files(data)
     if not paths:
         raise InputError(
             f"data={data}: there are no recorded groups; give a run's rollouts/train.jsonl, or the folder of a run or of "
             "its seeds"
         )
-    buffer = read_recorded(paths, (*settings.steps, k), settings.horizon)
+    buffer = read_recorded_groups(paths, (*settings.steps, k), settings.horizon)
     if k not in buffer.steps:
         known = ", ".join(map(str, buffer.steps))
         raise InputError(f"k={k}: the longest rollout of {data} has {buffer.horizon} turns; choose one of K = {known}")
@@ -102,7 +102,7 @@ def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> Se
             "t10": lambda: tables.labels_table(buffer, 15 if 15 in buffer.steps else k),
             "t12": lambda: tables.arms_table(buffer, k, threshold, settings.ended, *bootstrap),
             "looks": lambda: tables.looks_table(buffer, *bootstrap),
-            "tier1": lambda: read_arms(data, gated, *bootstrap) if gated else replayed(),
+            "tier1": lambda: saving_in_paired_groups(data, gated, *bootstrap) if gated else replayed(),
             "replayed": replayed,
         }
     )
@@ -158,7 +158,9 @@ def sweep_report(request: SweepRequest, places: Sequence[Path]) -> SweepReport |
     if source is request:
         # a row from whose policy another starts may be an SFT run, which records demonstrations
         starts = {made.begins(request.scale) for made in request.sweep.rows.values()}
-        arms = tuple(arm for row in rows_of(request) if row not in starts and (arm := _arm(request, row, places)))
+        arms = tuple(
+            arm for row in requested_rows(request) if row not in starts and (arm := _arm(request, row, places))
+        )
         if not arms:
             return None
         each = [_report_on((arm.folder,), _written((arm,))) for arm in arms]
@@ -181,7 +183,7 @@ def _arm(request: SweepRequest, row: str, places: Sequence[Path]) -> Arm | None:
     name = job_of(request, row, request.sweep.seeds[0]).name
     for place in places:
         results = tuple(map(read_result, finished([place / name])))
-        if results and recordings(place / name):
+        if results and recorded_group_files(place / name):
             return Arm(row, name, place, results)
     return None
 
@@ -189,7 +191,7 @@ def _arm(request: SweepRequest, row: str, places: Sequence[Path]) -> Arm | None:
 def _written(arms: Sequence[Arm]) -> object:
     runs = [run for arm in arms for run in finished([arm.folder])]
     read = [run / name for run in runs for name in ("result.json", "config.yaml") if (run / name).exists()]
-    return written([*read, *(file for arm in arms for file in recordings(arm.folder))])
+    return written([*read, *(file for arm in arms for file in recorded_group_files(arm.folder))])
 
 
 @lru_cache(maxsize=8)
@@ -219,7 +221,7 @@ Node = Mapping[str, Any]
 _CUTS = ("cut", "tp", "fp", "precision", "recall")
 
 
-def gate_tables(report: Node) -> list[Table]:
+def gate_report_tables(report: Node) -> list[Table]:
     k, peak = report["settings"]["k"], report["peak"]
     left_out = "".join(f"; {count} groups {reason} left out" for reason, count in report["left_out"].items())
     notes = [f"{report['zero_variance']} of {report['groups']} groups have equal rewards{left_out}."]
@@ -279,7 +281,7 @@ def half_up(value: float, digits: int) -> str:
     return f"{abs(rounded) if rounded == 0 else rounded:f}"
 
 
-def number_in(report: Mapping[str, Any] | None, metric: str, row: str) -> Estimate | None:
+def number_in_report(report: Mapping[str, Any] | None, metric: str, row: str) -> Estimate | None:
     """The number at a path of the gate report, such as ``tier1/saved_pct``, or None. In the path, ``{}`` stands for a row."""
     *heads, last = metric.replace("{}", row).split("/")
     node: Any = report

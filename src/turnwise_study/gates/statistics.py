@@ -15,7 +15,7 @@ Row = dict[str, Any]
 """Name -> number, and ``<name>_ci95`` -> [low, high] or None."""
 
 
-def counts(cut: np.ndarray, uniform: np.ndarray) -> Row:
+def cut_counts(cut: np.ndarray, uniform: np.ndarray) -> Row:
     """How well a gate's cuts agree with the rewards of the groups: the numbers of ``cut`` groups, of those with equal
     rewards (``tp``, ``uniform``) and of the others (``fp``), precision and recall with Wilson's intervals, and
     ``over_base``, the precision minus that of cutting random groups.
@@ -113,7 +113,7 @@ def rank_rows(
         return np.concatenate([placed, compared - compared[..., [names.index(other)]]], -1)
 
     keys = [*((name, of) for name in names for of in ("rho", "auroc")), *((name, beside) for name in names)]
-    columns = places(variances, *signals.values())
+    columns = rank_places(variances, *signals.values())
     rows = bootstrapped(statistic, columns, keys, resamples, seed)
     for name, column in zip(names, columns[2:]):
         p = None if rows[name]["rho"] is None else defined(spearmanr(column, columns[1]).pvalue)
@@ -125,11 +125,11 @@ def rank_statistics(values: np.ndarray, variances: np.ndarray) -> tuple[float | 
     """Spearman's rho of the values with the reward variance, and their AUROC for detecting groups whose rewards differ;
     None where undefined.
     """
-    rho, auroc = placed_statistics(*places(variances, values))
+    rho, auroc = placed_statistics(*rank_places(variances, values))
     return defined(rho), defined(auroc)
 
 
-def places(variances: np.ndarray, *signals: np.ndarray) -> list[np.ndarray]:
+def rank_places(variances: np.ndarray, *signals: np.ndarray) -> list[np.ndarray]:
     """For each group, whether its rewards differ, and the positions of its variance and of each signal among the sorted
     distinct values (-1 for NaN). Positions save sorting in resamples.
     """
@@ -141,7 +141,7 @@ def places(variances: np.ndarray, *signals: np.ndarray) -> list[np.ndarray]:
 
 
 def placed_statistics(mixed: np.ndarray, variances: np.ndarray, *signals: np.ndarray) -> np.ndarray:
-    """rho and AUROC of each signal in turn, from the arrays of :func:`places`: (..., 2 * number of signals)."""
+    """rho and AUROC of each signal in turn, from the arrays of :func:`rank_places`: (..., 2 * number of signals)."""
     of_variance = _ranks(variances)
     b = of_variance - of_variance.mean(-1, keepdims=True)
     ones = mixed.sum(-1)

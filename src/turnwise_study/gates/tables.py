@@ -11,12 +11,12 @@ from turnwise_study.gates.groups import KNOWN, LABELS, Buffer
 from turnwise_study.gates.statistics import (
     Row,
     bootstrapped,
-    counts,
+    cut_counts,
     intervals,
     median_row,
     percent_of,
     placed_statistics,
-    places,
+    rank_places,
     rank_rows,
     rank_statistics,
 )
@@ -37,7 +37,7 @@ def thresholds_table(buffer: Buffer, k: int, thresholds: Sequence[float], resamp
         columns = [(cut & uniform) * share, cut * share]
         names = [("", "safe"), ("", "raw")]
         means = bootstrapped(lambda a, b: np.stack([a.mean(-1), b.mean(-1)], -1), columns, names, resamples, seed)
-        return counts(cut, uniform) | means[""]
+        return cut_counts(cut, uniform) | means[""]
 
     return {f"{t:.2f}" if round(t, 2) == t else f"{t:g}": row(values < t) for t in thresholds}
 
@@ -97,7 +97,7 @@ def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, 
                 if rho is not None and auroc is not None and (best is None or abs(rho) > abs(best["rho"])):
                     best = {"signal": name, "k": step, "rho": rho, "auroc": auroc}
         d = part.values(k, DISTANCE)
-        of_auroc = intervals(placed_statistics, places(part.variances, d), resamples, seed)[1]
+        of_auroc = intervals(placed_statistics, rank_places(part.variances, d), resamples, seed)[1]
         zero = int(part.uniform.sum())
         table[kind] = {
             "n": len(part.groups),
@@ -158,7 +158,7 @@ def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples
     }
     columns = [*cuts.values(), buffer.tails(k), buffer.turns, buffer.energies, uniform, either]
     names = [(arm, name) for arm in cuts for name in COLUMNS] + [("random", name) for name in COLUMNS[:2]]
-    measured = bootstrapped(_compared, columns, names, resamples, seed)
+    measured = bootstrapped(_arms_table_values, columns, names, resamples, seed)
     n, fired, share = len(buffer.groups), int(either.sum()), float(uniform.mean())
     at_random = {
         "cut": fired,
@@ -167,16 +167,16 @@ def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples
         "precision": share if fired else None,
         "recall": fired / n if uniform.any() else None,
     }
-    table = {arm: counts(cut, uniform) | measured[arm] for arm, cut in cuts.items()}
+    table = {arm: cut_counts(cut, uniform) | measured[arm] for arm, cut in cuts.items()}
     return table | {"random": at_random | measured["random"]}
 
 
-def _compared(*columns: np.ndarray) -> np.ndarray:
+def _arms_table_values(*columns: np.ndarray) -> np.ndarray:
     """The values of ``COLUMNS`` for all rules, ``random`` last: inputs (..., n) -> (..., m). One call for all rules
     computes a resample and its row ``random`` only once.
     """
     *cuts, tails, turns, energies, uniform, either = columns
-    at_random, most = _random(tails, turns, uniform, either), percent_of(tails * uniform, turns)[..., 0]
+    at_random, most = _random_arm_values(tails, turns, uniform, either), percent_of(tails * uniform, turns)[..., 0]
     columns_of = []
     for cut in cuts:
         saved, norm_left = percent_of(tails * cut, turns)[..., 0], kept_norm(cut, energies)
@@ -184,7 +184,7 @@ def _compared(*columns: np.ndarray) -> np.ndarray:
     return np.concatenate([np.stack(columns_of, -1), at_random], -1)
 
 
-def _random(tails: np.ndarray, turns: np.ndarray, uniform: np.ndarray, either: np.ndarray) -> np.ndarray:
+def _random_arm_values(tails: np.ndarray, turns: np.ndarray, uniform: np.ndarray, either: np.ndarray) -> np.ndarray:
     """The expected ``saved_pct`` and ``l2_pct`` of cutting as many random groups as ``either`` cuts, (..., n) -> (...,
     2). Of m groups with different rewards, which have the same norm unless a rollout was lost, a hypergeometric number
     H is kept, and the kept fraction of the norm is sqrt(H / m).
@@ -247,4 +247,4 @@ def replayed_row(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: 
     columns = [buffer.tails(k) * cut, buffer.turns]
     (interval,) = intervals(percent_of, columns, resamples, seed)
     row = {"unit": "turns", "measured": False, "groups": len(buffer.groups), "k": k}
-    return {**row, "saved_pct": float(percent_of(*columns)[0]), "ci95": interval, **counts(cut, buffer.uniform)}
+    return {**row, "saved_pct": float(percent_of(*columns)[0]), "ci95": interval, **cut_counts(cut, buffer.uniform)}

@@ -12,7 +12,7 @@ from typing import Any
 from turnwise.config.schema import run_name
 from turnwise.console import HELD
 from turnwise.errors import InputError, refuse_twice
-from turnwise_study.sweeps.sweep_file import SCALES, Scale, Sweep, find_sweep, origin
+from turnwise_study.sweeps.sweep_file import SCALES, Scale, Sweep, find_sweep, sweep_row_origin
 
 
 def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
@@ -22,7 +22,7 @@ def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
     """
     hydras = [a for a in arguments if a.startswith(("hydra/", "hydra.", "-")) and a != "--dry-run"]
     own = [a for a in arguments if a not in hydras]
-    read_request(own, folder)
+    read_sweep_request(own, folder)
     return [
         "--multirun",
         *(a for a in hydras if a not in ("-m", "--multirun")),
@@ -38,7 +38,7 @@ def _quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
-def read_request(arguments: Sequence[str], folder: Path) -> SweepRequest:
+def read_sweep_request(arguments: Sequence[str], folder: Path) -> SweepRequest:
     """Parses ``sweep=NAME [scale=tiny|paper] [rows=a,b] [seed=0,1] [pilots=true] [--dry-run] [key=value ...]``."""
     refuse_twice(arguments)
     options: dict[str, str] = {"scale": "tiny", "pilots": "false"}
@@ -131,7 +131,7 @@ def pilot_request(request: SweepRequest) -> SweepRequest:
     )
 
 
-def rows_of(request: SweepRequest) -> tuple[str, ...]:
+def requested_rows(request: SweepRequest) -> tuple[str, ...]:
     sweep = request.sweep
     rows = request.rows or tuple(sweep.rows)
     for row in rows:
@@ -186,7 +186,7 @@ class Job:
 
 def jobs(request: SweepRequest) -> list[Job]:
     """Every requested run of a sweep, one seed of all rows after the other, so that a complete table is there early."""
-    sweep, rows = request.sweep, rows_of(request)
+    sweep, rows = request.sweep, requested_rows(request)
     by_name: dict[tuple[str, int], Job] = {}
     for seed in request.seeds or sweep.seeds:
         for row in rows:
@@ -199,13 +199,13 @@ def jobs(request: SweepRequest) -> list[Job]:
 
 
 def _fixed(request: SweepRequest, row: str) -> int | None:
-    owner, owned, _ = origin(request.sweep, row, request.folder, request.scale)
+    owner, owned, _ = sweep_row_origin(request.sweep, row, request.folder, request.scale)
     return owner.start_seed if any(made.begins(request.scale) == owned for made in owner.rows.values()) else None
 
 
 def job_of(request: SweepRequest, row: str, seed: int) -> Job:
     keys = {_key(item) for item in request.extra}
-    owner, owned, cannot = origin(request.sweep, row, request.folder, request.scale, keys)
+    owner, owned, cannot = sweep_row_origin(request.sweep, row, request.folder, request.scale, keys)
     source = owner.rows[owned]
     extra = tuple(item for item in request.extra if source.trains or not _of_training(_key(item)))
     tail = [f"scale={request.scale}"] if request.scale != "tiny" else []

@@ -83,7 +83,7 @@ def error_file(folder: Path) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedJob:
     """Executes a run and returns its folder, which its configuration no longer tells once another run of this process
     has begun. The error of a failed run is written to :func:`error_file`.
     """
@@ -130,7 +130,7 @@ def states_table(title: str, standings: Sequence[Standing]) -> Table:
     return table
 
 
-def survey(wanted: Iterable[Job], configs: dict[str, DictConfig]) -> list[Standing]:
+def survey_sweep(wanted: Iterable[Job], configs: dict[str, DictConfig]) -> list[Standing]:
     """The current state of every run, which is read from the run's folder."""
     standings = []
     for job in wanted:
@@ -153,8 +153,8 @@ def run_sweep(request: SweepRequest, compose: Compose, launch: Launch, console: 
     request = request_of_runs(request)
     sweep = request.sweep
     wanted = jobs(request)
-    configs = checked(wanted, request, compose)
-    standings = survey(wanted, configs)
+    configs = checked_sweep_configs(wanted, request, compose)
+    standings = survey_sweep(wanted, configs)
     title = f"{sweep.name}: {sweep.title}, scale {request.scale}"
     todo = [one for one in standings if one.open or (request.fresh and one.state == "finished")]
     console.print(states_table(title, standings))
@@ -175,7 +175,7 @@ def run_sweep(request: SweepRequest, compose: Compose, launch: Launch, console: 
         if took_no_job(error):
             raise
         trouble = f"the launcher reported: {type(error).__name__}: {error}"
-    standings = survey(wanted, configs)
+    standings = survey_sweep(wanted, configs)
     console.print(states_table(title, standings))
     left = [one for one in standings if one.open]
     if left:
@@ -202,7 +202,7 @@ def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
     return waves_of
 
 
-def checked(wanted: Iterable[Job], request: SweepRequest, compose: Compose) -> dict[str, DictConfig]:
+def checked_sweep_configs(wanted: Iterable[Job], request: SweepRequest, compose: Compose) -> dict[str, DictConfig]:
     """Name of a run -> checked configuration, of all runs that can start. All seeds of a row share one."""
     configs: dict[str, DictConfig] = {}
     mistakes: list[str] = []

@@ -110,7 +110,7 @@ class Pilots(Part):
 _CLAIM = re.compile(rf"(\S+) ([<>]) (\S+)(?: ([+-]) (\d+(?:\.\d+)?))?(?: at ({'|'.join(SCALES)}))?")
 
 
-def comparison(text: str, rows: Collection[str]) -> Comparison:
+def claim_in_sweep_file(text: str, rows: Collection[str]) -> Comparison:
     """Parses a claim such as ``a > b``, ``a < b + 2`` (a margin) or ``a > 0 at paper`` (at one scale)."""
     match = _CLAIM.fullmatch(text)
     if not match or match[1] not in rows:
@@ -131,7 +131,7 @@ def comparison(text: str, rows: Collection[str]) -> Comparison:
     return Comparison(side, left, -shift, text, at=at)  # a < b + s is the same as b - a > -s
 
 
-class Row(Part):
+class SweepRow(Part):
     """One row of a sweep; without ``overrides`` and ``same`` it only shows the paper's numbers."""
 
     label: str = ""
@@ -172,7 +172,7 @@ class Sweep(Part):
     scales: dict[Scale, Words] = Field(default_factory=dict)
     columns: dict[str, str | None] = Field(default_factory=dict)
     columns_at: dict[Scale, dict[str, str | None]] = Field(default_factory=dict)
-    rows: dict[str, Row]
+    rows: dict[str, SweepRow]
     start_seed: int | None = None
     leaves: dict[Scale, Literal["adapter", "model"]] = Field(default_factory=dict)
     needs: dict[Scale, str] = Field(default_factory=dict)
@@ -213,7 +213,7 @@ class Sweep(Part):
             )
         return self
 
-    def _starts(self, name: str, row: Row, scale: Scale) -> None:
+    def _starts(self, name: str, row: SweepRow, scale: Scale) -> None:
         passed = {name}
         while (before := row.begins(scale)) is not None:
             first = self.rows.get(before)
@@ -230,8 +230,8 @@ class Sweep(Part):
 
     def claims(self, metric: str) -> list[Comparison]:
         """The claims of the sweep about one metric, the paper's claims before the claims of this project."""
-        theirs = [comparison(text, self.rows) for text in self.directions.get(metric, ())]
-        return theirs + [replace(comparison(text, self.rows), ours=True) for text in self.also.get(metric, ())]
+        theirs = [claim_in_sweep_file(text, self.rows) for text in self.directions.get(metric, ())]
+        return theirs + [replace(claim_in_sweep_file(text, self.rows), ours=True) for text in self.also.get(metric, ())]
 
     def least_advantage(self, claim: Comparison, metric: str) -> float | None:
         """The smallest difference between the two rows of a claim that counts as an advantage: ``least``, or the
@@ -249,7 +249,7 @@ class Sweep(Part):
         difference = fmean(paper) if paper else 0.0  # in points
         return least if least is None or difference <= 0 else min(least, difference)
 
-    def missing(self, row: Row, scale: Scale, keys: Collection[str] = ()) -> str | None:
+    def missing(self, row: SweepRow, scale: Scale, keys: Collection[str] = ()) -> str | None:
         """Returns why a row cannot run at a scale, or None if it can. ``keys`` holds the keys on the command line."""
         reason = row.needs.get(scale) or self.needs.get(scale)
         if row.overrides is None and row.same is None:
@@ -324,7 +324,7 @@ def _validated(path: Path, name: str, known: object) -> Sweep:
         raise InputError(f"{path}: the sweep {name} cannot be used:\n" + "\n".join(lines)) from None
 
 
-def origin(
+def sweep_row_origin(
     sweep: Sweep, row: str, folder: Path, scale: Scale, keys: Collection[str] = ()
 ) -> tuple[Sweep, str, str | None]:
     """The sweep and the row that define the runs of a row, after following ``same``, and the first reason why these

@@ -18,12 +18,12 @@ from turnwise_study.credit_audit import (
     Truth,
     Worth,
     audit,
-    joined,
-    measure,
+    join_audits,
+    measure_advantages,
     repeated_turn,
-    replay,
-    score,
-    scores,
+    replay_audited_turns,
+    score_rule,
+    score_rules,
     trials_for,
 )
 from turnwise_worlds.corridor import CorridorEnv, CorridorSession, after, skilled, value
@@ -36,7 +36,7 @@ def test_the_audit_measures_the_values_of_a_known_world(turns: int) -> None:
     player = player_of(CorridorEnv(horizon=8, density=0.5, noise=0.2))
     paths = paths_of(player, turns // 8)
     trials = trials_for(0.07)
-    audited = measure(player, paths, [range(8)] * len(paths), trials, "k")
+    audited = measure_advantages(player, paths, [range(8)] * len(paths), trials, "k")
     assert len(audited) == turns
     truth = np.array([exact(turn.path, turn.place + 1) - exact(turn.path, turn.place) for turn in audited])
     bounds = np.array([turn.interval() for turn in audited])
@@ -86,9 +86,9 @@ def test_bias_and_variance_of_group_rules_are_those_of_theory() -> None:
         assert abs(z.mean()) < 4 / len(z) ** 0.5 and 0.7 < (z**2).mean() < 1.3
         assert credit_TR.var(1, ddof=1).mean() == pytest.approx(variances.mean(), rel=0.1)
     # leave one out has no bias but the difference of the two baselines, V(s) and the value of the start
-    truth, credits, tokens = joined([part])
+    truth, credits, tokens = join_audits([part])
     gap = [turn.v.mean - exact(turn.path, 0) for turn in part.turns]
-    found = score(credits["others"], truth, tokens["others"])
+    found = score_rule(credits["others"], truth, tokens["others"])
     assert found["mean_error"] == pytest.approx(np.mean(gap), abs=0.05)
 
 
@@ -101,14 +101,14 @@ def test_shares_of_signal_bias_and_variance_are_those_that_were_put_in() -> None
     credit_TR = 2 * advantage[:, None] + bias[:, None] + rng.normal(0, 1.2, (len(advantage), 3))
     measured = advantage + error_of_audit
     truth = Truth(measured, np.full(len(measured), 0.01), np.abs(measured) > 0.3, np.repeat(np.arange(tasks), turns))
-    found = score(credit_TR, truth, 500)
+    found = score_rule(credit_TR, truth, 500)
     whole = 4 * 0.09 + 0.25 + 1.44
     assert found["gain"] == pytest.approx(2, rel=0.03)
     assert found["signal"] == pytest.approx(0.36 / whole, abs=0.01)
     assert found["bias"] == pytest.approx(0.25 / whole, abs=0.02)
     assert found["variance"] == pytest.approx(1.44 / whole, abs=0.01)
     assert found["snr"] == pytest.approx(2 * 0.36 / 1.69, rel=0.07)
-    random = scores({"none": rng.normal(size=(400, 2))}, {"none": 500}, truth.some(np.arange(400)), 50)["none"]
+    random = score_rules({"none": rng.normal(size=(400, 2))}, {"none": 500}, truth.some(np.arange(400)), 50)["none"]
     assert random["signal"]["low"] < 0.01 and abs(random["rank"]["value"]) < 0.1
 
 
@@ -116,7 +116,7 @@ def test_the_first_rollout_repeats_the_path_and_the_rest_is_drawn_afresh() -> No
     player = player_of(CorridorEnv(horizon=6))
     path = paths_of(player, 1)[0]
     audited = AuditedTurn(path, 3, Worth(1, 2), Worth(1, 2))
-    ((first, second),) = replay(player, [audited], Uniform(4), 4, 2, "k")
+    ((first, second),) = replay_audited_turns(player, [audited], Uniform(4), 4, 2, "k")
     for tree in (first, second):
         at = repeated_turn(tree, audited)
         assert [tree.turns[i].text for i in tree.path(at)] == [turn.text for turn in path.turns[:4]]

@@ -16,7 +16,14 @@ from turnwise.methods.credit import GroupAdvantage
 from turnwise.methods.trace import TreeRPO
 from turnwise.methods.turn_credit import GiGPO
 from turnwise_study.credit_audit import RULES, WON, in_parts
-from turnwise_study.recorded_trees import beside, beside_audit, by_place, credits_of, read_trees, record_of
+from turnwise_study.recorded_trees import (
+    agreement_by_place,
+    audited_credit_pairs,
+    credits_of_recorded,
+    read_trees,
+    record_of_tree,
+    recorded_credit_pairs,
+)
 from turnwise_worlds.corridor import CorridorEnv
 
 SMALL = ["--tasks", "3", "--turns", "2", "--replicates", "2", "--se", "0.25", "--seeds", "0,1"]
@@ -98,11 +105,11 @@ def test_a_recorded_tree_gives_the_credit_of_the_tree(rule: object, tmp_path: Pa
     player = player_of(CorridorEnv(horizon=6))
     states = [path.state for path in paths_of(player, 4)]
     trees = in_parts(player, states, TreePO(3, 1), 6, "k")
-    rows = [record_of(tree, WON(tree), {2: 0.25}) for tree in trees]
+    rows = [record_of_tree(tree, WON(tree), {2: 0.25}) for tree in trees]
     recorded = read_trees(written(tmp_path / "trees.jsonl", *rows))
-    credits = credits_of(rule, recorded)
+    credits = credits_of_recorded(rule, recorded)
     assert credits == [rule(tree, WON(tree)) for tree in trees]
-    assert [true for _, _, true in beside_audit(credits, recorded)] == [0.25] * 4
+    assert [true for _, _, true in audited_credit_pairs(credits, recorded)] == [0.25] * 4
 
 
 def test_rollouts_of_other_programs(tmp_path: Path) -> None:
@@ -117,9 +124,9 @@ def test_rollouts_of_other_programs(tmp_path: Path) -> None:
     }
     (one,) = read_trees(written(tmp_path / "rollouts.jsonl", row))
     assert [turn.parent for turn in one.tree.turns] == [-1, -1, 1, -1]
-    (credit,) = credits_of(GroupAdvantage(eps=0), [one])
+    (credit,) = credits_of_recorded(GroupAdvantage(eps=0), [one])
     assert credit.advantage == [1.0, -1.0, -1.0, 0.0] and credit.weight == [1, 1, 1, 0]
-    assert beside([credit], [one]) == [(1, -1.0, -1.5)]
+    assert recorded_credit_pairs([credit], [one]) == [(1, -1.0, -1.5)]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +144,7 @@ def test_lines_without_a_tree_are_refused(row: object, tmp_path: Path) -> None:
 
 
 def test_agreement_by_hand() -> None:
-    found = by_place([(0, 1.0, 2.0), (3, -1.0, 3.0), (0, 0.0, 1.0), (2, 2.0, 4.0)])
+    found = agreement_by_place([(0, 1.0, 2.0), (3, -1.0, 3.0), (0, 0.0, 1.0), (2, 2.0, 4.0)])
     assert [(name, one["turns"]) for name, one in found.items()] == [
         ("all turns", 4),
         ("turn 1", 2),
@@ -146,4 +153,4 @@ def test_agreement_by_hand() -> None:
     whole = found["all turns"]
     # ranks 3 1 2 4 and 2 3 1 4: 1 - 6 (1 + 4 + 1 + 0) / (4 * 15)
     assert [*whole.values()] == [4, pytest.approx(2 / 3), pytest.approx(0.4), 4.0]
-    assert by_place([]) == {}
+    assert agreement_by_place([]) == {}

@@ -16,8 +16,8 @@ import yaml
 
 from turnwise.runs.archive import opened
 from turnwise.runs.result_file import Result, read_result
-from turnwise_study.sweeps.jobs import jobs, pilot_request, read_request, request_of_runs
-from turnwise_study.sweeps.sweep_file import Sweep, find_sweep, origin, sweep_names
+from turnwise_study.sweeps.jobs import jobs, pilot_request, read_sweep_request, request_of_runs
+from turnwise_study.sweeps.sweep_file import Sweep, find_sweep, sweep_names, sweep_row_origin
 
 ROOT = Path(__file__).parents[3]
 CONF, RESULTS = ROOT / "conf", opened(ROOT / "results")
@@ -37,7 +37,7 @@ WHOLE = (git("rev-parse", "--is-shallow-repository") or "").strip()
 
 def runs_of(name: str, pilot: bool) -> Iterator[tuple[str, Result]]:
     """The kept runs that the claims of a sweep read, or its preconditions: the row and the result of each."""
-    request = read_request([f"sweep={name}"], CONF)
+    request = read_sweep_request([f"sweep={name}"], CONF)
     if pilot and request.sweep.pilots is None:
         return
     request = request_of_runs(pilot_request(request) if pilot else request)
@@ -119,7 +119,7 @@ def test_settings_precede_their_runs(name: str) -> None:
     recorded = recording(find_sweep(name, CONF))
     for row, result in runs_of(name, pilot=False):
         assert git("merge-base", "--is-ancestor", result.commit, "HEAD") is not None, f"{row}: {result.commit}"
-        owner, place, _ = origin(recorded, row, CONF, "tiny")
+        owner, place, _ = sweep_row_origin(recorded, row, CONF, "tiny")
         before, now = file_at(result.commit, owner.name), find_sweep(owner.name, CONF)
         assert settings(before, place) == settings(now, place), f"{row}: changed since {result.commit}"
         if git("merge-base", "--is-ancestor", RESTATED, result.commit) is not None:

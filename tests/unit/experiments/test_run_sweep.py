@@ -16,8 +16,8 @@ from turnwise.console import Terminal
 from turnwise.errors import InputError, RowsFailed
 from turnwise.runs.result_file import write_result
 from turnwise.runs.run_folder import config_hash
-from turnwise_study.sweeps.jobs import jobs, read_request
-from turnwise_study.sweeps.run_sweep import Recorded, error_file, run_sweep
+from turnwise_study.sweeps.jobs import jobs, read_sweep_request
+from turnwise_study.sweeps.run_sweep import RecordedJob, error_file, run_sweep
 
 
 class Bench:
@@ -40,7 +40,7 @@ class Bench:
             cfg = self.compose(overrides)
             self.launched.append(f"{cfg.name.rsplit('/', 1)[-1]}{cfg.seed}")
             try:
-                Recorded(self.task)(cfg)
+                RecordedJob(self.task)(cfg)
             except RuntimeError:
                 continue  # as Hydra's launchers do
 
@@ -57,7 +57,7 @@ class Bench:
         """Run the sweep; where its runs stand then, and what was launched is in ``launched``."""
         self.launched, self.out = [], StringIO()
         rows = () if any(argument.startswith("rows=") for argument in arguments) else ("rows=base,ours,theirs",)
-        request = read_request(["sweep=p_tab1", *rows, *arguments], self.conf)
+        request = read_sweep_request(["sweep=p_tab1", *rows, *arguments], self.conf)
         found = run_sweep(request, self.compose, self.launch, Terminal(file=self.out, width=200))
         return {f"{one.job.row}{one.job.seed}": one.state for one in found}
 
@@ -106,7 +106,7 @@ def test_rows_that_start_from_another_come_after_it(bench: Bench) -> None:
             1,
         )
     )
-    request = read_request(["sweep=p_tab1", "rows=last,later,base,ours", "seed=0"], bench.conf)
+    request = read_sweep_request(["sweep=p_tab1", "rows=last,later,base,ours", "seed=0"], bench.conf)
     batches: list[int] = []
 
     def launch(batch: Sequence[Sequence[str]]) -> None:
@@ -125,7 +125,7 @@ def test_a_row_starts_from_a_row_with_runs(bench: Bench, starts: str) -> None:
     line = f"  later: {{starts: {starts}, overrides: method=grpo}}\n  base:"
     table.write_text(table.read_text().replace("  base:", line, 1))
     with pytest.raises(InputError, match=r"rows\.later\.starts"):
-        read_request(["sweep=p_tab1"], bench.conf)
+        read_sweep_request(["sweep=p_tab1"], bench.conf)
 
 
 def test_an_interrupted_sweep_goes_on_with_what_is_missing(bench: Bench) -> None:
@@ -202,6 +202,6 @@ def test_the_error_of_a_row_does_not_keep_what_its_run_held(tmp_path: Path) -> N
 
     cfg = OmegaConf.create({"paths": {"out": str(tmp_path / "seed0")}})
     with pytest.raises(RuntimeError, match="seed0: ValueError: no") as kept:  # as a launcher keeps it
-        Recorded(task)(cfg)
+        RecordedJob(task)(cfg)
     assert held[0]() is None and kept.value.__context__ is None
     assert "raise ValueError" in error_file(tmp_path / "seed0").read_text()

@@ -17,7 +17,7 @@ from turnwise.runs.kept_runs import finished
 from turnwise.runs.result_file import Result, read_result
 from turnwise.runs.run_folder import config_hash
 from turnwise_study.run_metrics import RunMetrics
-from turnwise_study.sweeps.jobs import SweepRequest, job_of, jobs, pilot_request, read_request, request_of_runs
+from turnwise_study.sweeps.jobs import SweepRequest, job_of, jobs, pilot_request, read_sweep_request, request_of_runs
 from turnwise_study.sweeps.run_sweep import RowHashes
 from turnwise_study.sweeps.sweep_file import SCALES, find_sweep, sweep_names
 
@@ -136,11 +136,11 @@ BESIDE = [
 
 
 def test_a_row_has_the_hash_of_the_run_that_train_would_start() -> None:
-    hashes, request = RowHashes(CONF), read_request(["sweep=pivotrl_tab4", "rows=full"], CONF)
+    hashes, request = RowHashes(CONF), read_sweep_request(["sweep=pivotrl_tab4", "rows=full"], CONF)
     told = [hashes(job_of(request, "full", seed)) for seed in (0, 1, 0)]
     alone = [config_hash(compose_config(job_of(request, "full", seed).overrides, CONF)) for seed in (0, 1)]
     assert told == [alone[0], alone[1], alone[0]] and alone[0] != alone[1]
-    other = read_request(["sweep=pivotrl_tab4", "rows=full", "update.learning_rate=0.5"], CONF)
+    other = read_sweep_request(["sweep=pivotrl_tab4", "rows=full", "update.learning_rate=0.5"], CONF)
     assert hashes(job_of(other, "full", 0)) not in told
 
 
@@ -160,7 +160,8 @@ def test_every_kept_run_is_of_the_configuration_that_its_row_is_now() -> None:
     hashes, changed = RowHashes(CONF), []
     left = set(finished([RESULTS]))
     every = [
-        read_request(arguments, CONF) for arguments in [*([f"sweep={name}"] for name in sweep_names(CONF)), *BESIDE]
+        read_sweep_request(arguments, CONF)
+        for arguments in [*([f"sweep={name}"] for name in sweep_names(CONF)), *BESIDE]
     ]
     every += [request_of_runs(pilot_request(request)) for request in every if request.sweep.pilots is not None]
     for request in every:

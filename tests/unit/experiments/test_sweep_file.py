@@ -9,8 +9,8 @@ import yaml
 
 from turnwise.console import typed_arguments
 from turnwise.errors import InputError
-from turnwise_study.sweeps.jobs import for_hydra, job_of, jobs, read_request
-from turnwise_study.sweeps.sweep_file import Comparison, comparison, find_sweep, read_sweep, sweep_names
+from turnwise_study.sweeps.jobs import for_hydra, job_of, jobs, read_sweep_request
+from turnwise_study.sweeps.sweep_file import Comparison, claim_in_sweep_file, find_sweep, read_sweep, sweep_names
 
 # -- sweep file --------------------------------------------------------------------------------------------------------
 
@@ -31,12 +31,12 @@ ROWS = dict.fromkeys(["a", "b", "0.12"])
     ],
 )
 def test_a_claim_is_read(text: str, above: str | float, below: str | float, margin: float) -> None:
-    assert comparison(text, ROWS) == Comparison(above, below, margin, text)
+    assert claim_in_sweep_file(text, ROWS) == Comparison(above, below, margin, text)
 
 
 def test_a_claim_may_be_of_one_scale() -> None:
-    assert comparison("a > 44.5 at paper", ROWS) == Comparison("a", 44.5, 0, "a > 44.5 at paper", at="paper")
-    assert comparison("a < b + 2 at tiny", ROWS).at == "tiny" and comparison("a < b", ROWS).at is None
+    assert claim_in_sweep_file("a > 44.5 at paper", ROWS) == Comparison("a", 44.5, 0, "a > 44.5 at paper", at="paper")
+    assert claim_in_sweep_file("a < b + 2 at tiny", ROWS).at == "tiny" and claim_in_sweep_file("a < b", ROWS).at is None
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_claim_may_be_of_one_scale() -> None:
 )
 def test_a_bad_claim_is_told(text: str) -> None:
     with pytest.raises(ValueError, match="directions"):
-        comparison(text, ROWS)
+        claim_in_sweep_file(text, ROWS)
 
 
 def test_what_is_missing_and_what_gives_it(conf: Path) -> None:
@@ -142,21 +142,21 @@ least: {in_domain.after: 2, train/effective_groups: 0.05}
 
 
 def test_all_rows_of_a_seed_come_before_the_next_seed(conf: Path) -> None:
-    found = jobs(read_request(["sweep=p_tab1"], conf))
+    found = jobs(read_sweep_request(["sweep=p_tab1"], conf))
     assert [(job.row, job.seed) for job in found] == [(r, s) for s in (0, 1) for r in ("base", "ours", "big", "theirs")]
     assert [job.row for job in found if job.cannot] == ["big", "theirs"] * 2
 
 
 def test_the_command_line_comes_last_and_makes_another_folder(conf: Path) -> None:
     plain, changed = (
-        job_of(read_request(["sweep=p_tab1", *more], conf), "ours", 1) for more in ([], ["env.horizon=4"])
+        job_of(read_sweep_request(["sweep=p_tab1", *more], conf), "ours", 1) for more in ([], ["env.horizon=4"])
     )
     assert plain.overrides == ("scale=tiny", "method=pivotrl", "rollout.states=32", "name='p/tab1/ours'", "seed=1")
     assert changed.overrides[-3:] == ("env.horizon=4", "name='p/tab1/ours/env.horizon-4'", "seed=1")
 
 
 def test_scales_have_folders_of_their_own_and_ways_of_running_do_not(conf: Path) -> None:
-    request = read_request(
+    request = read_sweep_request(
         ["sweep=p_tab1", "scale=paper", "fresh=true", "paths.cache=/x", "judge.client.url=http://y", "eval.every=4"],
         conf,
     )
@@ -166,16 +166,16 @@ def test_scales_have_folders_of_their_own_and_ways_of_running_do_not(conf: Path)
     assert "rollout.states=32" not in job.overrides  # that was the tiny scale's
     assert request.fresh
     place = "hydra.searchpath=[file://mine/conf]"
-    found = job_of(read_request(["sweep=p_tab1", place], conf), "ours", 0)
+    found = job_of(read_sweep_request(["sweep=p_tab1", place], conf), "ours", 0)
     assert found.name == "p/tab1/ours" and place in found.overrides  # reports compose the row with it
 
 
 def test_a_row_that_is_the_same_has_the_others_runs(conf: Path) -> None:
-    figure, table = (read_request([f"sweep={name}"], conf) for name in ("p_fig1", "p_tab1"))
+    figure, table = (read_sweep_request([f"sweep={name}"], conf) for name in ("p_fig1", "p_tab1"))
     assert job_of(figure, "ours", 0) == job_of(table, "ours", 0)
     assert job_of(figure, "ours", 0).name == "p/tab1/ours"
     assert job_of(figure, "big", 0).cannot == "one size is shipped"
-    given = read_request(["sweep=p_fig1", "scale=paper", "data.file=x"], conf)
+    given = read_sweep_request(["sweep=p_fig1", "scale=paper", "data.file=x"], conf)
     assert job_of(given, "big", 0).cannot is None
 
 
@@ -184,7 +184,7 @@ def test_a_row_starts_from_what_the_other_leaves(conf: Path) -> None:
     after = "  after: {overrides: method=toolrl, starts: ours}\ndirections:"
     path.write_text(path.read_text().replace("directions:", after) + "leaves: {paper: model}\n")
     tiny, paper = (
-        job_of(read_request(["sweep=p_tab1", f"scale={scale}"], conf), "after", 1) for scale in ("tiny", "paper")
+        job_of(read_sweep_request(["sweep=p_tab1", f"scale={scale}"], conf), "after", 1) for scale in ("tiny", "paper")
     )
     assert tiny.starts == "p/tab1/ours" and tiny.begin == "policy.start='outputs/p/tab1/ours/seed${seed}/adapter'"
     assert paper.starts == "p/tab1/ours/scale-paper"
@@ -193,7 +193,7 @@ def test_a_row_starts_from_what_the_other_leaves(conf: Path) -> None:
 
 
 def test_rows_and_seeds_are_picked(conf: Path) -> None:
-    found = jobs(read_request(["sweep=p_tab1", "rows=ours,base", "seed=3,5"], conf))
+    found = jobs(read_sweep_request(["sweep=p_tab1", "rows=ours,base", "seed=3,5"], conf))
     assert [(job.row, job.seed) for job in found] == [("ours", 3), ("base", 3), ("ours", 5), ("base", 5)]
 
 
@@ -215,7 +215,7 @@ def test_rows_and_seeds_are_picked(conf: Path) -> None:
 )
 def test_what_cannot_be_asked_is_told(conf: Path, arguments: list[str], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        jobs(read_request(arguments, conf))
+        jobs(read_sweep_request(arguments, conf))
 
 
 def test_what_is_said_of_training_does_not_reach_a_row_that_trains_nothing(conf: Path) -> None:
@@ -223,15 +223,15 @@ def test_what_is_said_of_training_does_not_reach_a_row_that_trains_nothing(conf:
     path.write_text(path.read_text().replace("{label: Base,", "{label: Base, trains: false,"))
     training = ["iterations=3", "update.learning_rate=1e-3", "loss.clip_high=0.3", "allocator=trace"]
     both = ["env.horizon=4", "rollout.sampling.temperature=0.7", "trainer.accelerator=gpu"]
-    plain = job_of(read_request(["sweep=p_tab1"], conf), "base", 0)
-    assert job_of(read_request(["sweep=p_tab1", *training], conf), "base", 0) == plain
-    trained = job_of(read_request(["sweep=p_tab1", *training], conf), "ours", 0)
+    plain = job_of(read_sweep_request(["sweep=p_tab1"], conf), "base", 0)
+    assert job_of(read_sweep_request(["sweep=p_tab1", *training], conf), "base", 0) == plain
+    trained = job_of(read_sweep_request(["sweep=p_tab1", *training], conf), "ours", 0)
     assert set(training) < set(trained.overrides) and trained.name != "p/tab1/ours"
-    changed = job_of(read_request(["sweep=p_tab1", *training, *both], conf), "base", 0)
+    changed = job_of(read_sweep_request(["sweep=p_tab1", *training, *both], conf), "base", 0)
     assert set(both) < set(changed.overrides) and not set(training) & set(changed.overrides)
     assert (
         "rollout.states_of=1"
-        in job_of(read_request(["sweep=p_tab1", "rollout.states_of=1"], conf), "base", 0).overrides
+        in job_of(read_sweep_request(["sweep=p_tab1", "rollout.states_of=1"], conf), "base", 0).overrides
     )
 
 
@@ -239,7 +239,7 @@ def test_a_row_that_trains_nothing_has_no_iterations_whatever_its_scale_sets(con
     path = conf / "sweep" / "p_tab1.yaml"
     rows = "  still: {trains: false, overrides: method=grpo iterations=2}\ndirections:"
     path.write_text(path.read_text().replace("directions:", rows))
-    still, ours = (job_of(read_request(["sweep=p_tab1"], conf), row, 0).overrides for row in ("still", "ours"))
+    still, ours = (job_of(read_sweep_request(["sweep=p_tab1"], conf), row, 0).overrides for row in ("still", "ours"))
     assert [item for item in still if item.startswith("iterations")][-1] == "iterations=0"
     assert "iterations=0" not in ours
 

@@ -11,13 +11,13 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.runs.result_file import read_result
-from turnwise_study.claims import Decision, decide, decide_gate, settled
-from turnwise_study.entries import Entry, counted, read_entry
-from turnwise_study.entry_figures import by_update
+from turnwise_study.claims import Decision, decide_claim, decide_gate_claim, verdict_of_interval
+from turnwise_study.entries import Entry, count_entry_verdicts, read_entry
+from turnwise_study.entry_figures import success_by_update
 from turnwise_study.entry_tables import EACH_NOTE, SIGN_NOTE, entry_tables, summary_table
 from turnwise_study.run_metrics import RunMetrics
-from turnwise_study.sweeps.jobs import job_of, jobs, read_request
-from turnwise_study.sweeps.sweep_file import comparison
+from turnwise_study.sweeps.jobs import job_of, jobs, read_sweep_request
+from turnwise_study.sweeps.sweep_file import claim_in_sweep_file
 from turnwise_study.tables import to_markdown
 
 # -- claim verdict -----------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def save_both(outputs: Path, seeds: Sequence[int] = (0, 1, 2), wins: int = 30) -
 
 
 def said(text: str, metric: str, **rows: dict[int, RunMetrics]):
-    return decide(comparison(text, dict.fromkeys(rows)), metric, rows)
+    return decide_claim(claim_in_sweep_file(text, dict.fromkeys(rows)), metric, rows)
 
 
 def test_values_of_a_run(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_gates_numbers_are_told_apart_by_the_interval_of_their_difference() ->
     rows = dict.fromkeys(["0.12", "0.30", "0.40", "0.50", "0.99", "tier1"])
 
     def verdict(text: str, metric: str) -> str:
-        return decide_gate(comparison(text, rows), metric, report).verdict
+        return decide_gate_claim(claim_in_sweep_file(text, rows), metric, report).verdict
 
     assert verdict("0.12 > 0.30", "t1/{}/precision") == "holds"
     assert verdict("0.30 > 0.12", "t1/{}/precision") == "fails"
@@ -165,7 +165,7 @@ def test_a_gates_numbers_are_told_apart_by_the_interval_of_their_difference() ->
     assert verdict("0.12 > 0.30", "t1/{}/cut") == "undecided"  # no interval
     assert verdict("0.12 > 0.99", "t1/{}/precision") == "not_run"
     assert verdict("tier1 > 0", "{}/saved_pct") == "holds"
-    assert decide_gate(comparison("tier1 > 0", rows), "{}/saved_pct", None).verdict == "not_run"
+    assert decide_gate_claim(claim_in_sweep_file("tier1 > 0", rows), "{}/saved_pct", None).verdict == "not_run"
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_gates_numbers_are_told_apart_by_the_interval_of_their_difference() ->
     ],
 )
 def test_the_least_advantage_that_counts(low, high, margin, least, verdict) -> None:
-    assert settled(low, high, margin, least) == verdict
+    assert verdict_of_interval(low, high, margin, least) == verdict
 
 
 # -- entry verdicts ----------------------------------------------------------------------------------------------------
@@ -199,10 +199,10 @@ def test_an_entry_as_its_runs_come_in(tmp_path: Path, conf: Path) -> None:
     outputs = tmp_path / "outputs"
 
     def entry():
-        return read_entry(read_request(["sweep=p_tab1"], conf), [outputs])
+        return read_entry(read_sweep_request(["sweep=p_tab1"], conf), [outputs])
 
     assert entry().verdict == "not_run"
-    assert counted([entry()]) == {
+    assert count_entry_verdicts([entry()]) == {
         "P": {"holds": 0, "fails": 0, "undecided": 0, "untestable": 0, "not_run": 1, "one_seed": 0}
     }
     for seed in range(3):
@@ -213,7 +213,7 @@ def test_an_entry_as_its_runs_come_in(tmp_path: Path, conf: Path) -> None:
     found = entry()
     assert [(d.verdict, d.cannot) for d in found.decisions] == [("holds", False), ("not_run", True)]
     assert found.verdict == "holds"  # what cannot be run here is left out
-    assert counted([found])["P"]["holds"] == 1
+    assert count_entry_verdicts([found])["P"]["holds"] == 1
     text = to_markdown([summary_table([found]), *entry_tables(found)])
     assert "| P, Table 1 | p_tab1 | holds | 1 holds, 1 not_run | 6 |" in text
     assert "| Ours | 0, 1, 2 | 75.0 +- 0.0 | 20 |" in text
@@ -231,14 +231,14 @@ def test_a_claim_is_asked_at_its_own_scale_alone(tmp_path: Path, conf: Path) -> 
     save_both(tmp_path / "outputs")
 
     def decision(scale: str) -> Decision:
-        request = replace(read_request(["sweep=p_tab1"], conf), scale=scale)  # type: ignore[arg-type]
+        request = replace(read_sweep_request(["sweep=p_tab1"], conf), scale=scale)  # type: ignore[arg-type]
         entry = read_entry(request, [tmp_path / "outputs"])
         return next(d for d in entry.decisions if d.claim.at)
 
     told = decision("tiny")
     assert (told.verdict, told.cannot, told.why) == ("not_run", True, "a claim only for scale=paper")
     assert decision("paper").why != "a claim only for scale=paper"
-    entry = read_entry(read_request(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
+    entry = read_entry(read_sweep_request(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
     assert entry.verdict == "holds"  # it is left out
 
 
@@ -248,7 +248,7 @@ def test_a_verdict_on_one_seed_is_marked(tmp_path: Path, conf: Path) -> None:
 
     def entry():
         places = [tmp_path / "outputs"]
-        return read_entry(read_request(["sweep=p_tab1"], conf), places)
+        return read_entry(read_sweep_request(["sweep=p_tab1"], conf), places)
 
     save(tmp_path / "outputs/p/tab1/base/seed0", [0] * 40)
     for seed in range(3):
@@ -283,7 +283,7 @@ def test_a_damaged_run_is_left_out_and_told(tmp_path: Path, conf: Path, name: st
     save_both(tmp_path / "outputs", (0, 1), 40)
     folder = tmp_path / "outputs/p/tab1/ours/seed0"
     (folder / name).write_text(line)
-    found = read_entry(read_request(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
+    found = read_entry(read_sweep_request(["sweep=p_tab1"], conf), [tmp_path / "outputs"])
     assert sorted(found.rows["ours"]) == [1] and sorted(found.rows["base"]) == [0, 1]
     (note,) = found.notes
     assert note.startswith(f"left out: {folder / name}:1: ")
@@ -314,7 +314,7 @@ def pilot(tmp_path: Path, seed: int, *spread: float) -> None:
 
 
 def entry(tmp_path: Path, pilot_conf: Path, name: str = "p_tab1") -> Entry:
-    return read_entry(read_request([f"sweep={name}"], pilot_conf), [tmp_path / "outputs"])
+    return read_entry(read_sweep_request([f"sweep={name}"], pilot_conf), [tmp_path / "outputs"])
 
 
 def test_a_claim_waits_for_its_precondition_and_falls_with_it(tmp_path: Path, pilot_conf: Path) -> None:
@@ -326,7 +326,7 @@ def test_a_claim_waits_for_its_precondition_and_falls_with_it(tmp_path: Path, pi
     assert found.decisions[0].verdict == found.verdict == "untestable"
     assert found.decisions[0].why == "spread of the rewards is 0.15, not 0.2 to 0.4 (sample hotter)"
     assert (found.decisions[0].low or 0) > 0  # the difference is clear, and means nothing
-    assert counted([found])["P"]["untestable"] == 1
+    assert count_entry_verdicts([found])["P"]["untestable"] == 1
     pilot(tmp_path, 101, 0.45, 0.45)  # with seed 100 the mean is 0.3
     found = entry(tmp_path, pilot_conf)
     assert found.decisions[0].verdict == found.verdict == "holds"
@@ -349,16 +349,16 @@ def test_what_can_be_tested_decides_an_entry(tmp_path: Path, pilot_conf: Path) -
 
 
 def test_pilot_runs_are_other_runs_on_the_tasks_of_development(pilot_conf: Path) -> None:
-    request = read_request(["sweep=p_tab1", "pilots=true"], pilot_conf)
+    request = read_sweep_request(["sweep=p_tab1", "pilots=true"], pilot_conf)
     found = jobs(request)
     assert [(job.row, job.seed, job.name) for job in found] == [
         ("ours", 100, "pilot/p/tab1/ours"),
         ("ours", 101, "pilot/p/tab1/ours"),
     ]
     assert all("eval.seed=0" in job.overrides for job in found)
-    assert "eval.seed=0" not in job_of(read_request(["sweep=p_tab1"], pilot_conf), "ours", 0).overrides
+    assert "eval.seed=0" not in job_of(read_sweep_request(["sweep=p_tab1"], pilot_conf), "ours", 0).overrides
     with pytest.raises(InputError, match="pilots=true"):
-        read_request(["sweep=p_tab1", "pilots=true", "seed=1"], pilot_conf)
+        read_sweep_request(["sweep=p_tab1", "pilots=true", "seed=1"], pilot_conf)
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_a_precondition_that_leads_nowhere_is_refused(pilot_conf: Path, change: 
     path = pilot_conf / "sweep" / "p_tab1.yaml"
     path.write_text(path.read_text().replace(*change))
     with pytest.raises(InputError, match=place):
-        read_request(["sweep=p_tab1"], pilot_conf)
+        read_sweep_request(["sweep=p_tab1"], pilot_conf)
 
 
 def run(folder: Path, looks: dict[int, tuple[float, float]], greedy: bool = False) -> RunMetrics:
@@ -396,5 +396,5 @@ def run(folder: Path, looks: dict[int, tuple[float, float]], greedy: bool = Fals
 def test_evaluations_in_order_as_the_mean_over_splits(tmp_path: Path) -> None:
     looks = {0: (10.0, 20.0), 4: (30.0, 50.0)}
     wanted = {0: 15.0, 4: 40.0}
-    assert by_update(run(tmp_path / "a", looks)) == wanted
-    assert by_update(run(tmp_path / "b", looks, greedy=True)) == wanted  # the decoding that the result is of
+    assert success_by_update(run(tmp_path / "a", looks)) == wanted
+    assert success_by_update(run(tmp_path / "b", looks, greedy=True)) == wanted  # the decoding that the result is of

@@ -14,7 +14,7 @@ from scripts import report
 
 from turnwise.errors import InputError
 from turnwise.runs.result_file import Result
-from turnwise_study.comparison import collect, run_table
+from turnwise_study.comparison import comparison_table, runs_to_compare
 from turnwise_study.entries import read_entry
 from turnwise_study.entry_tables import entry_tables
 from turnwise_study.run_metrics import RESULT, read_metric, values
@@ -67,9 +67,9 @@ def sweep(tmp_path):
 
 
 def test_the_table_by_hand(runs):
-    collection = collect([runs / "t" / "full", runs / "t" / "base" / "seed0"])
+    collection = runs_to_compare([runs / "t" / "full", runs / "t" / "base" / "seed0"])
     ((env, scale), rows), *_ = collection.sections.items()
-    table = run_table(env, scale, rows)
+    table = comparison_table(env, scale, rows)
     # 50, 52, 57: mean 53, standard deviation 3.6056, t(0.975, 2) = 4.3027: half width 8.957
     assert table.rows[1] == [
         "t/full",
@@ -127,7 +127,7 @@ def test_what_cannot_be_averaged_is_noted(runs, make):
     torn = save(runs, make, "t/torn", 0, 44.0)
     (torn / "result.json").write_text("{")
     save(runs, make, "t/full", 0, 1.0, folder="t/full/seed0.old-1")
-    collection = collect([runs])
+    collection = runs_to_compare([runs])
     rows = collection.sections["household", "tiny"]
     assert values(rows["t/sft"], "in_domain.after")[0] == 44.0
     assert values(rows["t/full"], "in_domain.after")[0] == 50.0
@@ -145,7 +145,7 @@ def test_scales_are_never_mixed(runs, make):
     raw = make.result(seed=0, scale="paper", name="t/full")
     (runs / "big").mkdir()
     (runs / "big" / "result.json").write_text(json.dumps(raw))
-    assert list(collect([runs]).sections) == [("household", "paper"), ("household", "tiny")]
+    assert list(runs_to_compare([runs]).sections) == [("household", "paper"), ("household", "tiny")]
 
 
 def test_metrics_by_path(make):
@@ -162,9 +162,9 @@ def test_metrics_by_path(make):
 
 def test_bad_folders_say_what_to_do(tmp_path):
     with pytest.raises(InputError, match="nowhere: this folder does not exist"):
-        collect([tmp_path / "nowhere"])
+        runs_to_compare([tmp_path / "nowhere"])
     with pytest.raises(InputError, match="no run under"):
-        collect([tmp_path])
+        runs_to_compare([tmp_path])
 
 
 # -- report script -----------------------------------------------------------------------------------------------------

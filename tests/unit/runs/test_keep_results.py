@@ -17,7 +17,7 @@ from turnwise_study.entries import read_entry
 from turnwise_study.entry_tables import entry_tables, summary_table
 from turnwise_study.gates.report import Settings, gate_report
 from turnwise_study.run_metrics import RunMetrics
-from turnwise_study.sweeps.jobs import read_request
+from turnwise_study.sweeps.jobs import read_sweep_request
 from turnwise_study.tables import to_markdown
 
 # -- keep results ------------------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def test_own_runs_of_a_row_come_before_kept_ones(tmp_path: Path) -> None:
     assert not keep(finished([tmp_path / "made"]), tmp_path / "made", kept)[1]
 
     def entry():
-        return read_entry(read_request(["sweep=p_tab1"], conf), [own, kept])
+        return read_entry(read_sweep_request(["sweep=p_tab1"], conf), [own, kept])
 
     assert entry().verdict == "holds"
     told = to_markdown(entry_tables(entry()))

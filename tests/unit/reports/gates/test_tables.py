@@ -20,9 +20,9 @@ from scripts import gate_report as gate_script
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import wilson
 from turnwise.methods.selective import DISTANCE, SIGNALS, TERMINATION
-from turnwise_study.gates.groups import Buffer, read_arms, read_recorded
+from turnwise_study.gates.groups import Buffer, read_recorded_groups, saving_in_paired_groups
 from turnwise_study.gates.report import Settings, gate_report
-from turnwise_study.gates.statistics import counts, difference, intervals, median_row, rank_rows, rank_statistics
+from turnwise_study.gates.statistics import cut_counts, difference, intervals, median_row, rank_rows, rank_statistics
 from turnwise_study.gates.tables import (
     arms_table,
     looks_table,
@@ -167,10 +167,12 @@ def flags(*counted: tuple[bool, int]) -> np.ndarray:
 def test_precision_over_the_base_rate_by_hand() -> None:
     cut = flags((True, 21), (False, 79))
     uniform = flags((True, 17), (False, 4), (True, 22), (False, 57))  # the released groups
-    row = counts(cut, uniform)
+    row = cut_counts(cut, uniform)
     assert row["over_base"] == pytest.approx(17 / 21 - 0.39)
     assert row["over_base_ci95"][0] > 0.2
-    assert counts(cut, np.ones(100, dtype=bool))["over_base"] == 0  # where all groups end alike, precision is nothing
+    assert (
+        cut_counts(cut, np.ones(100, dtype=bool))["over_base"] == 0
+    )  # where all groups end alike, precision is nothing
 
 
 def test_newcombes_worked_example() -> None:
@@ -236,7 +238,7 @@ Written = Callable[[Path, list[Any]], Path]
 
 def test_a_group_by_hand(tree: Tree, written: Written, tmp_path: Path) -> None:
     path = written(tmp_path, [tree(["abcde", "abxd", "ab"], [1, 0, 0])])
-    buffer = read_recorded([path], [2, 3, 5], 6)
+    buffer = read_recorded_groups([path], [2, 3, 5], 6)
     (group,) = buffer.groups
     assert (buffer.horizon, buffer.steps, group.rewards, group.turns, group.kind) == (
         6,
@@ -266,7 +268,7 @@ def test_what_does_not_say_how_a_group_ends_is_left_out_and_counted(
         tree(["abc", "abd"], [1, 0]) | {"rewards": {}},
         branching,
     ]
-    buffer = read_recorded([written(tmp_path, rows)], [2])
+    buffer = read_recorded_groups([written(tmp_path, rows)], [2])
     assert len(buffer.groups) == 1
     assert sorted(buffer.left_out.values()) == [1, 1, 1, 1]
 
@@ -285,7 +287,7 @@ def test_what_does_not_say_how_a_group_ends_is_left_out_and_counted(
 def test_what_is_refused(tree: Tree, written: Written, tmp_path: Path, rows: list[Any], message: str) -> None:
     path = written(tmp_path, [tree(*row) if isinstance(row, tuple) else row for row in rows])
     with pytest.raises(InputError, match=message):
-        read_recorded([path], [2])
+        read_recorded_groups([path], [2])
 
 
 @pytest.fixture
@@ -309,7 +311,7 @@ def arms(tree: Tree, written: Written, tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_savings_and_precision_by_hand(arms: tuple[Path, Path]) -> None:
-    found = read_arms(*arms, resamples=200, seed=0)
+    found = saving_in_paired_groups(*arms, resamples=200, seed=0)
     assert (found["groups"], found["baseline"], found["gated"]) == (3, 8 + 8 + 7, 4 + 4 + 7)
     assert found["saved_pct"] == pytest.approx(100 * 8 / 23) == found["tokens_saved_pct"]
     assert found["ci95"][0] < found["saved_pct"] < found["ci95"][1]
@@ -320,7 +322,7 @@ def test_savings_and_precision_by_hand(arms: tuple[Path, Path]) -> None:
 def test_groups_that_differ_before_the_gate_looked_are_told(arms: tuple[Path, Path]) -> None:
     (path,) = arms[1].glob("seed*/rollouts/*.jsonl")
     path.write_text(path.read_text(encoding="utf-8").replace('"text": "x"', '"text": "w"'), encoding="utf-8")
-    found = read_arms(*arms, resamples=10, seed=0)
+    found = saving_in_paired_groups(*arms, resamples=10, seed=0)
     assert found["first_steps_pct"] == pytest.approx(200 / 3) and found["matched_pct"] == 0
 
 
