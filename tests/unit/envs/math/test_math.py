@@ -122,7 +122,7 @@ def test_files_of_every_source(tmp_path: Path) -> None:
 
 
 def test_without_a_sandbox_code_is_refused_and_never_run_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("turnwise_worlds.sandbox.sandbox.reason", lambda: "not here")
+    monkeypatch.setattr("turnwise_worlds.sandbox.sandbox.why_no_sandbox", lambda: "not here")
     env = MathEnv("tiny")
     session = env.reset(env.tasks("train", 1)[0])
     canary = tmp_path / "canary"
