@@ -157,7 +157,7 @@ def player_of(args: Any, overrides: Sequence[str]) -> tuple[Any, dict[str, Any]]
     from turnwise.methods.turn_credit import Igpo
     from turnwise.rollouts.predictor import AnswerProbability
     from turnwise.training.build_run import build_parts
-    from turnwise.training.build_run import player_of as run_player
+    from turnwise.training.build_run import build_player as run_player
     from turnwise.training.loop import prepare
 
     whole = ["method=grpo", "engine.lanes=1", "engine.schedule=rounds", "rollout.turns=null", *overrides]
@@ -238,7 +238,7 @@ def recorded_paths(args: Any, player: Any, seed: int) -> list[Any]:
 
 def against(results: Mapping[float, Mapping[str, Any]], key: str) -> tuple[Any, Any]:
     """A table and a figure of the signal to noise of every rule, over the values of the setting ``key``."""
-    from turnwise.runs.figures import SERIES, STROKES, canvas, drawn, label
+    from turnwise.runs.figures import SERIES, STROKES, canvas, drawn_figure, label
     from turnwise_study.credit_page import HOW, SHOWN, ordered, score_cell
     from turnwise_study.tables import Table
 
@@ -260,7 +260,7 @@ def against(results: Mapping[float, Mapping[str, Any]], key: str) -> tuple[Any, 
                 style = STROKES[number // len(SERIES) % len(STROKES)]
                 axes.plot(x, y, style, marker="o", ms=3, color=SERIES[number % len(SERIES)], label=label(rule, 40))
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
-        return table, drawn(drawing, title, "against", title)
+        return table, drawn_figure(drawing, title, "against", title)
 
 
 def of_settings(texts: Sequence[str]) -> dict[str, list[str]]:

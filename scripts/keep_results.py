@@ -15,7 +15,7 @@ from pathlib import Path
 
 from turnwise.errors import InputError
 from turnwise.programs import options, program
-from turnwise.runs.kept_runs import finished, keep
+from turnwise.runs.kept_runs import finished, keep_runs
 
 
 @program()
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     runs = list(finished(args.folders))
     if not runs:
         raise InputError(f"no finished run in {', '.join(map(str, args.folders))}; give folders of finished runs")
-    archives, errors = keep(runs, args.outputs, args.to)
+    archives, errors = keep_runs(runs, args.outputs, args.to)
     for error in errors:
         print(error, file=sys.stderr)
     print(f"{len(runs) - len(errors)} of {len(runs)} runs kept in {', '.join(map(str, archives)) or 'no archive'}")

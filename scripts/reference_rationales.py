@@ -23,11 +23,11 @@ from rich.progress import Progress
 
 from turnwise.console import Terminal, number
 from turnwise.data.trajectories import read_trajectories, write_trajectories
-from turnwise.data.turns_in_context import reasoning_of
+from turnwise.data.turns_in_context import reasoning_of_turn
 from turnwise.endpoints import Fault
 from turnwise.errors import InputError
 from turnwise.files import refuse_same
-from turnwise.judges.endpoint import Cache, ChatClient, key_of
+from turnwise.judges.endpoint import ChatClient, JudgeCache, key_of
 from turnwise.judges.judge import fenced, new_code, tools_text, transcript
 from turnwise.programs import options, program
 from turnwise.types import Trajectory
@@ -58,7 +58,7 @@ def question(trajectory: Trajectory, place: int, code: str) -> list[dict[str, st
 class Rationales:
     """Asks for rationales. ``missing`` counts the turns without one by reason, ``cached`` those from the cache."""
 
-    def __init__(self, client: ChatClient, cache: Cache, settings: dict[str, Any]) -> None:
+    def __init__(self, client: ChatClient, cache: JudgeCache, settings: dict[str, Any]) -> None:
         self.client, self.cache, self.settings = client, cache, settings
         self.missing: Counter[str] = Counter()
         self.cached = 0
@@ -87,7 +87,7 @@ async def ask_all(rationales: Rationales, trajectories: list[Trajectory], consol
         (number, place)
         for number, trajectory in enumerate(trajectories)
         for place, message in enumerate(trajectory.messages)
-        if message["role"] == "assistant" and reasoning_of(message)[0] is None
+        if message["role"] == "assistant" and reasoning_of_turn(message)[0] is None
     ]
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("rationales", total=len(wanted))
@@ -128,7 +128,7 @@ def main(arguments: list[str]) -> int:
         )
     except ValueError as error:
         raise InputError(f"--{str(error).replace('_', '-', 1)}") from error
-    cache = Cache(args.cache)
+    cache = JudgeCache(args.cache)
     settings = {"model": args.model, "temperature": args.temperature, "max_tokens": args.max_tokens}
     rationales = Rationales(client, cache, settings)
     reasoned = asyncio.run(ask_all(rationales, list(read.trajectories), console))

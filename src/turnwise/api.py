@@ -46,7 +46,7 @@ from turnwise.runs.read_run import read_run
 from turnwise.runs.result_file import Result, read_result
 from turnwise.runs.run_folder import claim
 from turnwise.training import loop
-from turnwise.training.build_run import BasePolicy, Parts, Settings, base_policy, build_parts, player_of
+from turnwise.training.build_run import BasePolicy, Parts, Settings, base_policy, build_parts, build_player
 from turnwise.training.candidates import read_candidates
 from turnwise.training.progress import Phases
 from turnwise.types import Rewards, RolloutTree, State
@@ -143,7 +143,7 @@ def play(
             raise InputError(f"{word}: play gets the {name} as an argument, {name}=..., not as a word")
     words = [f"rollout.sampling.temperature={temperature}", f"rollout.turns={'null' if turns is None else turns}"]
     prepared, parts, cfg = _parts(policy, world, *words, *settings)
-    player = player_of(cfg, prepared, parts, policy.base, lambda line: None)
+    player = build_player(cfg, prepared, parts, policy.base, lambda line: None)
     try:
         player.engine.load_weights(policy.base.model, 0)
         return player.play(states, allocator or Uniform(group_size), gate or Never(), seed)

@@ -14,7 +14,7 @@ import aiohttp
 from pydantic import HttpUrl
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
-from turnwise.text import said
+from turnwise.text import plain_body
 
 MAX_PAUSE = 60.0  # longest time in seconds that a client waits when a server sends a Retry-After header
 _READ, _SHOWN = 4096, 300  # greatest number of bytes that are read of an error response, and of characters shown
@@ -192,5 +192,5 @@ class Connection:
             named += f": the server refuses the key; {remedy}"
         kinds: dict[int, Kind] = {404: "missing", 408: "timeout", 429: "rate_limited"}
         kind = kinds.get(status, "server_error" if status >= 500 else "rejected")
-        words = said(await response.content.read(_READ), key_from(self._key_variable), most=_SHOWN)
+        words = plain_body(await response.content.read(_READ), key_from(self._key_variable), most=_SHOWN)
         return Fault(kind, named, retry_after(response.headers.get("Retry-After")), words)

@@ -29,7 +29,7 @@ from turnwise.runs.run_folder import is_first, rank
 
 
 @contextmanager
-def of_run(cfg: DictConfig) -> Iterator[None]:
+def exit_of_run(cfg: DictConfig) -> Iterator[None]:
     """Ends the process after an error of one run, or raises the error where a sweeper takes it."""
     for handler in logging.getLogger().handlers:  # Hydra's, which would tag the messages of every library
         handler.setFormatter(logging.Formatter("%(message)s"))
@@ -48,7 +48,7 @@ def of_run(cfg: DictConfig) -> Iterator[None]:
             os.removedirs(cfg.paths.out)  # removes the run's folder if it is empty
         if in_a_sweep():  # the sweeper reports the error and continues with the next run
             raise
-        stop(str(error), 2)
+        exit_with(str(error), 2)
     except (Stopped, EnvironmentFault, OSError) as error:
         message: str | None = str(error)
         if isinstance(error, EnvironmentFault):  # outside of rollouts, which begin again
@@ -57,16 +57,16 @@ def of_run(cfg: DictConfig) -> Iterator[None]:
             message = no_room(error, cfg.paths.out)
         if message is None or developer() or in_a_sweep():
             raise
-        stop(message, 1, own=True)
+        exit_with(message, 1, own=True)
     except Exception as error:
         fault = in_own_code(error)
         if fault is None or developer() or in_a_sweep():
             raise
-        stop(f"{fault}; correct it, and repeat this command (HYDRA_FULL_ERROR=1 shows the traceback)", 1, own=True)
+        exit_with(f"{fault}; correct it, and repeat this command (HYDRA_FULL_ERROR=1 shows the traceback)", 1, own=True)
 
 
 @contextmanager
-def of_command(folder: Path) -> Iterator[None]:
+def exit_of_command(folder: Path) -> Iterator[None]:
     """Ends the process after any error that a user can cause or meet. ``folder`` is the configuration folder."""
     os.environ["TURNWISE_TRACEBACK"] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise its errors instead of printing them
@@ -86,17 +86,17 @@ def of_command(folder: Path) -> Iterator[None]:
         # a second Ctrl-C ends the process at once
         signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
         resumes = "everything saved so far is kept, and the same command resumes the run"
-        stop(f"stopped by {number.name}: {resumes}", 128 + number)
+        exit_with(f"stopped by {number.name}: {resumes}", 128 + number)
     except Exception as error:
         if isinstance(error, RowsFailed):
-            stop(str(error), 1)
-        message, status = told(error, sys.argv[1:], folder)
+            exit_with(str(error), 1)
+        message, status = told_at_exit(error, sys.argv[1:], folder)
         if message is None or developer():
             raise
-        stop(message, status)
+        exit_with(message, status)
 
 
-def told(error: Exception, arguments: Sequence[str], folder: Path) -> tuple[str | None, int]:
+def told_at_exit(error: Exception, arguments: Sequence[str], folder: Path) -> tuple[str | None, int]:
     """The message of an error and the exit status; None: it is no error of the user."""
     if isinstance(error, InputError):  # from a sweep, because a single run prints its own errors
         return str(error), 2
@@ -124,7 +124,7 @@ def developer() -> bool:
     return os.environ.get("TURNWISE_TRACEBACK") == "1"
 
 
-def stop(message: str, status: int, own: bool = False) -> NoReturn:
+def exit_with(message: str, status: int, own: bool = False) -> NoReturn:
     """Prints the message and exits. By default, only the first process prints. With ``own``, every process prints,
     because the first process may not have the error.
     """

@@ -31,7 +31,7 @@ def plain(text: str, most: int = LINE) -> str:
     return "\n".join(_line(line, most) for line in text.split("\n"))
 
 
-def said(body: bytes | str, *secrets: str | None, most: int = 200) -> str:
+def plain_body(body: bytes | str, *secrets: str | None, most: int = 200) -> str:
     """The beginning of a server's answer (its body or a header) as one line for a message. What looks like a credential
     is masked, and so are the ``secrets`` that were sent, which the server may repeat.
     """

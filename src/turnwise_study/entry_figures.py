@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from turnwise.evaluation.stats import mean_interval
-from turnwise.runs.figures import MUTED, SERIES, STROKES, Figure, canvas, drawn, label, whole_numbers
+from turnwise.runs.figures import MUTED, SERIES, STROKES, Figure, canvas, drawn_figure, label, whole_numbers
 from turnwise.runs.page import judged_on_dialogues
 from turnwise.text import interval
 from turnwise_study.entries import Entry
@@ -74,7 +74,7 @@ def entry_dots_figure(
             axes.set_ylim(len(names) - 0.4, -0.6)
         first.set_yticks(range(len(names)), [label(name) for name in names])
         numbers = (f"{p.row} {plain(p.value)} {_bounds(p)}".strip() for p in panels[0].points)
-        return drawn(figure, title, key, f"{title}: {', '.join(numbers)}.", below)
+        return drawn_figure(figure, title, key, f"{title}: {', '.join(numbers)}.", below)
 
 
 def _bounds(point: Point) -> str:
@@ -184,7 +184,7 @@ def entry_trade_off_figure(title: str, key: str, rows: Mapping[str, Runs], label
         if not ends:
             return None
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
-        return drawn(figure, title, key, f"{title}. Where the lines end: {'; '.join(ends)}.")
+        return drawn_figure(figure, title, key, f"{title}. Where the lines end: {'; '.join(ends)}.")
 
 
 def entry_curves_figure(
@@ -215,4 +215,4 @@ def entry_curves_figure(
             whole_numbers(axes, "updates")
             axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
         alt = f"{title}. Where the lines end: {'; '.join(ends)}. Bands go from the lowest to the highest seed."
-        return drawn(figure, title, key, alt)
+        return drawn_figure(figure, title, key, alt)

@@ -37,7 +37,7 @@ from turnwise.evaluation.suites import at_once
 from turnwise.files import expanded
 from turnwise.models.policy import with_adapter
 from turnwise.rollouts.pack import row_limit
-from turnwise.runs.run_folder import flat
+from turnwise.runs.run_folder import flat_record
 from turnwise.shipped import WORLDS, tiny_path, weights_of
 from turnwise.training.build_run import kept_of_token
 from turnwise.training.candidates import expert_file
@@ -182,7 +182,7 @@ def planned_lengths(cfg: DictConfig, folder: Path | None, given: Mapping[str, fl
     seen = _demonstration_lengths(
         cfg.data.file, json.dumps(env, sort_keys=True), float(cfg.data.good), str(folder if own else tiny_path())
     )
-    horizons = [float(value) for key, value in flat(env, "env").items() if key.endswith(".horizon")]
+    horizons = [float(value) for key, value in flat_record(env, "env").items() if key.endswith(".horizon")]
     known = seen | {"reply": min(seen["spoken"], limit) if seen and cfg.policy.model in WORLDS else limit}
     known["episode"] = max(horizons, default=seen.get("demonstrated", float("inf")))
     known |= {name: value for name, value in given.items() if value is not None}

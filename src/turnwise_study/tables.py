@@ -15,7 +15,7 @@ from rich.table import Table as RichTable
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import Estimate
-from turnwise.runs.page import render, write_page
+from turnwise.runs.page import render_page, write_page
 from turnwise.text import signed
 
 
@@ -135,7 +135,7 @@ def tables_page(
         for seed, folder in seeds.items()
     }
     rest = sorted((table for table in tables if table not in first), key=lambda table: "verdict" not in table.headers)
-    return render(
+    return render_page(
         "comparison.html.jinja",
         "turnwise_study",
         title=title,

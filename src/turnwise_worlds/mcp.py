@@ -17,7 +17,7 @@ from typing import IO, Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, PositiveFloat, PositiveInt, ValidationError, model_validator
 
-from turnwise.data.match_calls import equivalent, same_value
+from turnwise.data.match_calls import match_calls, same_value
 from turnwise.data.tool_schema import check_tool, misfits, tool_of
 from turnwise.data.toolcalls import PARSERS, Format, ToolCallError, parsed
 from turnwise.env import EnvironmentFault, Step, check_tasks, first_tasks
@@ -281,7 +281,7 @@ class McpEnv(ReplayedEnv):
         if made is None or shown is None:
             return False
         if made.calls or shown.calls:
-            return equivalent(made.calls, shown.calls, self.tools)
+            return match_calls(made.calls, shown.calls, self.tools)
         return bool(made.content) and problem_of(session.task).answered(made.content)
 
     def reach(self, log: IO[str]) -> Any:

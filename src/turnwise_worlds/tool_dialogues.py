@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 from annotated_types import Interval
 from pydantic import PositiveInt
 
-from turnwise.data.match_calls import equivalent, unmatched
+from turnwise.data.match_calls import match_calls, unmatched_calls
 from turnwise.data.tool_schema import function_of, misfits, signature
 from turnwise.data.toolcalls import CLOSE_THINKING, OPEN_THINKING, Format
 from turnwise.env import CountedSession, Quality, Step, Verifier
@@ -353,7 +353,7 @@ def dialogue_oracle_accepts(session: DialogueSession, calls: Sequence[ToolCall],
     due = still_due(session)
     if not calls:
         return not due or (bool(session.made) and serves(session, []))
-    rest = unmatched(due, calls)
+    rest = unmatched_calls(due, calls)
     if len(rest) == len(due) - len(calls):
         return serves(session, [*calls, *rest])
     if len(calls) > len(due) or any(misfits(call, tools) for call in calls):
@@ -368,7 +368,7 @@ def still_due(session: DialogueSession) -> list[ToolCall]:
     """Returns the calls of the ground truth that are still missing in this user turn. If the policy has replaced one of
     them by another call, so that the rest fails, one is left out with which the others serve.
     """
-    due = unmatched(session.problem.turns[session.turn].calls, session.made)
+    due = unmatched_calls(session.problem.turns[session.turn].calls, session.made)
     if not due or not session.made or serves(session, due):
         return due
     return next((rest for rest in _shorter(due) if serves(session, rest)), due)
@@ -433,4 +433,4 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         if self.verifier == "oracle":
             return dialogue_oracle_accepts(session, calls, tools)
         wanted = read_calls(expert, session.form, tools)
-        return wanted is not None and equivalent(calls, wanted, tools)
+        return wanted is not None and match_calls(calls, wanted, tools)

@@ -18,7 +18,7 @@ from tests.conformance.vllm_server import KEY, PYTHON, free_port, serving, start
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree_engine import TreeEngine
-from turnwise.engines.vllm import VllmEngine, save
+from turnwise.engines.vllm import VllmEngine, save_snapshot
 from turnwise.methods.allocate import Uniform
 from turnwise.methods.gate import Never
 from turnwise.methods.states import task_starts
@@ -227,7 +227,7 @@ def test_a_server_that_is_killed_and_started_again_changes_nothing(histories, tm
 
 
 def test_all_weights_are_reloaded(histories, tmp_path):
-    snapshot = save(policy(0)[0], 0, tmp_path / "start")  # with an output head of its own, as a run writes its weights
+    snapshot = save_snapshot(policy(0)[0], 0, tmp_path / "start")  # with its own output head, as a run writes weights
     with serving(str(snapshot.folder), str(tiny_path()), tmp_path, rank=0) as url:
         engine = engine_of(url, tmp_path)
         for version in range(3):

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from turnwise.runs.result_file import read_result
-from turnwise.training.evaluate import Measure
+from turnwise.training.evaluate import Evaluator
 from turnwise.training.loop import run
 
 Overrides = Callable[..., list[str]]
@@ -30,13 +30,13 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def test_a_run_leaves_what_it_promises_and_looking_at_it_in_between_changes_nothing(
     small: Overrides, composed: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured, times = Measure.__call__, Counter[str]()
+    measured, times = Evaluator.__call__, Counter[str]()
 
-    def counted(self: Measure, *args: Any) -> Any:
+    def counted(self: Evaluator, *args: Any) -> Any:
         times["measured"] += 1
         return measured(self, *args)
 
-    monkeypatch.setattr(Measure, "__call__", counted)
+    monkeypatch.setattr(Evaluator, "__call__", counted)
     for every in (0, 1):
         cfg = composed(small("trace", f"eval.every={every}", out=f"looked{every}"))
         run(cfg)

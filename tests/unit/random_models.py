@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.attention import unwrapped
 from turnwise.models.logprobs import score
-from turnwise.rollouts.probe import LAST, SEEN, WRITTEN, Example, own_attention, sampled
+from turnwise.rollouts.probe import LAST, SEEN, WRITTEN, ProbeTree, probe_own_attention, sampled_probe_turns
 
 MOST = 30_000_000  # greatest number of parameters; in a larger model, sizes with unknown names were not reduced
 LAYERS = 4
@@ -186,7 +186,7 @@ class Distance:
 
     loss: float
     gradient: float
-    sampled: float
+    sampled_probe_turns: float
 
     @property
     def exact(self) -> bool:
@@ -209,14 +209,14 @@ def against_paths(model: Any, copy: bool = True, seed: int = 0) -> Distance:
     seen = [[draw.randrange(3, vocabulary) for _ in range(LONG * SEEN)] for _ in range(2)]
     engine = TreeEngine(end_ids=(), copy=copy)
     engine.load_weights(model, 0)
-    drawn = sampled(engine, (trunk, seen), LONG * WRITTEN, LONG * LAST)
-    example = Example(trunk, seen, [sample.ids for sample in drawn])
+    drawn = sampled_probe_turns(engine, (trunk, seen), LONG * WRITTEN, LONG * LAST)
+    example = ProbeTree(trunk, seen, [sample.ids for sample in drawn])
     sampled_K = torch.tensor([x for t in example.order for x in drawn[t].logprobs])
     advantage_K = torch.tensor([draw.uniform(-1, 1) for _ in sampled_K])
 
     packed_K = score(model, example.packed)[0][example.packed.items.unique_K]
     loss, gradient = _of(model, (packed_K * advantage_K).mean())
-    with own_attention(model):
+    with probe_own_attention(model):
         own_K = torch.cat([_path(model, example, row) for row in range(len(example.paths))])
         own_loss, own_gradient = _of(model, (own_K * advantage_K).mean())
     largest = max(1.0, *(float(g.abs().max()) for g in own_gradient))
@@ -227,7 +227,7 @@ def against_paths(model: Any, copy: bool = True, seed: int = 0) -> Distance:
     )
 
 
-def _path(model: Any, example: Example, row: int) -> Tensor:
+def _path(model: Any, example: ProbeTree, row: int) -> Tensor:
     """Returns the log-probs of the tokens that are counted for path number ``row``, from a forward pass over this path.
 
     A token that several paths share is counted only for the first of these paths.

@@ -19,7 +19,7 @@ from rich.table import Table
 from turnwise.console import Terminal
 from turnwise.daemon_threads import DaemonThreads
 from turnwise.files import append, atomic_write, no_room, parse_json
-from turnwise.text import plain, said
+from turnwise.text import plain, plain_body
 from turnwise.training.checkpoints import AtomicCheckpointIO
 from turnwise.training.progress import Phases
 
@@ -141,7 +141,7 @@ def test_data_neither_formats_nor_stops_a_terminal(text: str) -> None:
 )
 def test_no_key_of_what_a_server_says(body: str) -> None:
     for answer in (body, body.encode()):
-        shown = said(answer, KEY)
+        shown = plain_body(answer, KEY)
         assert KEY not in shown and KEY[::-1] not in shown and "another-token" not in shown
         assert KEY[:8] not in shown and base64.b64encode(b"another-token")[:12].decode() not in shown
 

@@ -57,16 +57,16 @@ def check_config(cfg: DictConfig) -> None:
         raise ConfigError([f"{error.full_key or 'config'}: {first_line(error)}"]) from error
     if secrets := list(secrets_in(tree)):  # reported alone, because other messages repeat values
         raise ConfigError(secrets)
-    mistakes = list(_top_level(tree))
+    mistakes = list(_check_top_level(tree))
     mistakes += [f"{key}: this key has no value; set {key}=..." for key in sorted(OmegaConf.missing_keys(cfg))]
-    mistakes += _mistakes(tree, "")
+    mistakes += _check_node(tree, "")
     reported = {mistake.split(":")[0] for mistake in mistakes}
     mistakes += [mistake for mistake in conflicts(tree) if mistake.split(":")[0] not in reported]
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
 
 
-def _top_level(tree: Mapping[str, Any]) -> Iterator[str]:
+def _check_top_level(tree: Mapping[str, Any]) -> Iterator[str]:
     known = {field.name for field in dataclasses.fields(RunConfig)}
     own = {str(key): value for key, value in tree.items() if key in known}
     for key in tree:
@@ -82,7 +82,7 @@ def _top_level(tree: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{group}.{name}: must be a part with a _target_, or null for none; got {part!r}"
 
 
-def _mistakes(node: Any, path: str) -> list[str]:
+def _check_node(node: Any, path: str) -> list[str]:
     children = node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list) else ()
     mistakes: list[str] = []
     for key, child in children:
@@ -94,9 +94,9 @@ def _mistakes(node: Any, path: str) -> list[str]:
             mistakes.append(f"{place}: the value is empty; give a value, or {place}=null if this setting may be null")
         elif isinstance(child, str) and _ADDRESS.search(place) and not _has_port(child):
             mistakes.append(f"{place}: the address needs a valid host, and a port from 1 to 65535")
-        mistakes += _mistakes(child, place)
+        mistakes += _check_node(child, place)
     if isinstance(node, Mapping) and "_target_" in node:
-        mistakes += _of_part(node, path, mistakes)
+        mistakes += _check_part(node, path, mistakes)
     return mistakes
 
 
@@ -107,7 +107,7 @@ def _has_port(address: str) -> bool:
         return False
 
 
-def _of_part(node: Mapping[str, Any], path: str, within: list[str]) -> Iterator[str]:
+def _check_part(node: Mapping[str, Any], path: str, within: list[str]) -> Iterator[str]:
     target = str(node["_target_"])
     slow = target.startswith(_OF_TORCH) and "torch" not in sys.modules  # a run checks again when it has imported torch
     if slow and not target.startswith(_LIGHT) and target not in _IN_PLACE_OF:
@@ -129,7 +129,7 @@ def _of_part(node: Mapping[str, Any], path: str, within: list[str]) -> Iterator[
             if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
                 sound = False
                 yield f"{path}.{name}: {target.rpartition('.')[2]} has no such parameter{suggest(str(name), parameters)}"
-        elif f"{path}.{name}" not in reported and (mistake := _mismatch(value, hints.get(name, Any))):
+        elif f"{path}.{name}" not in reported and (mistake := _check_type(value, hints.get(name, Any))):
             sound = False
             yield f"{path}.{name}: {mistake}, got {value!r}"
     for name, parameter in parameters.items():
@@ -179,7 +179,7 @@ def _annotations(part: Any) -> dict[str, Any]:
     return hints
 
 
-def _mismatch(value: Any, hint: Any) -> str | None:
+def _check_type(value: Any, hint: Any) -> str | None:
     if hint is Any or value == _UNSET or _holds_part(value):
         return None
     if get_origin(hint) in (Union, UnionType):  # pydantic would make a dataclass from a mapping

@@ -67,7 +67,7 @@ def _bytes(value: Any) -> int:
 
 
 @cache
-def _own_file(path: Path, size: int, changed: int) -> OwnFile | None:
+def _file_to_follow(path: Path, size: int, changed: int) -> OwnFile | None:
     from turnwise.data.read_records import UnusableError, read_records  # here, because they are slow to import
     from turnwise.data.trajectories import parse_trajectory
     from turnwise.errors import InputError
@@ -112,7 +112,7 @@ class _Run:
         if not isinstance(file, str) or self.at_starts or not Path(file).is_file():
             return None
         state = Path(file).stat()
-        return _own_file(Path(file).absolute(), state.st_size, state.st_mtime_ns)
+        return _file_to_follow(Path(file).absolute(), state.st_size, state.st_mtime_ns)
 
     @property
     def thinks(self) -> bool:
@@ -132,7 +132,7 @@ def _rate(run: _Run, shipped: Any) -> tuple[Any, str]:
     return float(f"{rate:.1g}"), f"{how}, {'imitation' if run.imitates else 'samples'}, {run.size}"
 
 
-def _reply(run: _Run, shipped: Any) -> tuple[Any, str]:
+def _follow_reply(run: _Run, shipped: Any) -> tuple[Any, str]:
     if not (own := run.own) and run.tiny:
         return shipped, "a tiny model"
     if run.thinks:
@@ -148,7 +148,7 @@ def _reply(run: _Run, shipped: Any) -> tuple[Any, str]:
     return room, why
 
 
-def _history(run: _Run, shipped: Any) -> tuple[Any, str]:
+def _follow_history(run: _Run, shipped: Any) -> tuple[Any, str]:
     if own := run.own:
         needed = own.dialogue * 1.2 + run["rollout.sampling.max_tokens"]
         room, why = min(32768, max(2048, _power(needed))), "the longest dialogue, and a reply"
@@ -158,7 +158,7 @@ def _history(run: _Run, shipped: Any) -> tuple[Any, str]:
     return (most, "the model's positions") if most is not None and most < room else (room, why)
 
 
-def _iterations(run: _Run, shipped: Any) -> tuple[Any, str]:
+def _follow_iterations(run: _Run, shipped: Any) -> tuple[Any, str]:
     drawn, own = run["rollout.states"], run.own
     if own is None and run.tiny:
         return shipped, "a tiny model"
@@ -190,9 +190,9 @@ RULES: Mapping[str, Rule] = {
     "scale": lambda run, shipped: (OWN, "not a shipped policy"),
     "policy.dtype": _dtype,
     "update.learning_rate": _rate,
-    "iterations": _iterations,
-    "rollout.sampling.max_tokens": _reply,
-    "rollout.max_length": _history,
+    "iterations": _follow_iterations,
+    "rollout.sampling.max_tokens": _follow_reply,
+    "rollout.max_length": _follow_history,
     "update.row_tokens": _on_gpu(lambda run: run["rollout.max_length"], "a whole history"),
     "update.batch_tokens": _on_gpu(lambda run: max(16384, run["update.row_tokens"]), "a GPU"),
     "update.recompute": _on_gpu(lambda run: True, "a GPU's memory"),
@@ -221,7 +221,7 @@ def _found(node: Node, root: DictConfig, shipped: Any) -> tuple[Any, str]:
     return shipped, ""
 
 
-def told(cfg: DictConfig) -> list[str]:
+def followed_settings(cfg: DictConfig) -> list[str]:
     """``key=value (why)`` of every setting of a run that follows the model and is not as with a shipped policy."""
     lines = []
     for key in RULES:

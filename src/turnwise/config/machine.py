@@ -30,7 +30,7 @@ def check_machine(cfg: DictConfig) -> None:
     """Refuses a run that this machine cannot start. The ConfigError lists all reasons. A plan or a sweep may be composed
     on another machine, so this check is made when a run starts.
     """
-    mistakes = [*_gpus(cfg), *_folders(cfg), *missing_files(cfg), *_models(cfg)]
+    mistakes = [*_gpus_of_machine(cfg), *_folders_of_machine(cfg), *missing_files(cfg), *_models_of_machine(cfg)]
     if cfg.get("check") and cfg.policy.lora.r and (away := _away(cfg)):
         mistakes.append(f"{away}; start the server first")
     if mistakes:
@@ -60,7 +60,7 @@ def check_inputs(cfg: DictConfig) -> Any:
     return environment
 
 
-def _gpus(cfg: DictConfig) -> list[str]:
+def _gpus_of_machine(cfg: DictConfig) -> list[str]:
     accelerator, devices = (OmegaConf.select(cfg, f"trainer.{name}") for name in ("accelerator", "devices"))
     if accelerator not in _ON_GPU:
         return []
@@ -79,7 +79,7 @@ def _gpus(cfg: DictConfig) -> list[str]:
     return [f"trainer.devices={devices}: this machine has only {there} GPUs; choose GPUs that it has"]
 
 
-def _folders(cfg: DictConfig) -> Iterator[str]:
+def _folders_of_machine(cfg: DictConfig) -> Iterator[str]:
     for key in ("paths.out", "paths.cache"):
         folder = str(OmegaConf.select(cfg, key) or "")
         if not folder.strip():
@@ -120,7 +120,7 @@ def _away(cfg: DictConfig) -> str:
     return ""
 
 
-def _models(cfg: DictConfig) -> Iterator[str]:
+def _models_of_machine(cfg: DictConfig) -> Iterator[str]:
     start = OmegaConf.select(cfg, "policy.start")
     for key in ("policy.model", "predictor.model"):
         model = OmegaConf.select(cfg, key)

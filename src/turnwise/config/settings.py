@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Interval
 from turnwise.data.match_calls import MOST
 from turnwise.data.toolcalls import Format
 from turnwise.engines.engine import Sampling
-from turnwise.rollouts.verdicts import Anchored, Kind
+from turnwise.rollouts.verdicts import AnchoredVerdict, Kind
 
 MOST_TASKS = 10**6  # largest number of tasks of an evaluation; all tasks are drawn before the first one is run
 WIDEST = 4096  # largest rank of an adapter; a larger one exceeds the width of most layers
@@ -71,9 +71,9 @@ class DataSettings:
     tools_as_text: bool | None = None
     format: Format | None = None
 
-    def judging(self, form: Format) -> Anchored:
+    def judging(self, form: Format) -> AnchoredVerdict:
         """The verifier of replies in dialogues without an environment. ``form`` is the format of tool calls."""
-        return Anchored(form, self.verifier, self.similarity, self.word_overlap)
+        return AnchoredVerdict(form, self.verifier, self.similarity, self.word_overlap)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens
-from turnwise.data.match_calls import equivalent, identical
+from turnwise.data.match_calls import match_calls, match_exactly
 from turnwise.data.tool_schema import arguments_of, function_of, tool_of
 from turnwise.data.toolcalls import PARSERS, Format, ToolCallError, chat_calls, parsed, write_calls
 from turnwise.data.turns_in_context import steps_of
@@ -42,7 +42,7 @@ def format_of(chat: ChatTokens) -> Format | None:
     start, stop = spine.turns[-1]
     text = chat.decode(spine.ids[start:stop])
     read = ((name, parsed(text, name, _TOOLS)) for name in get_args(Format))
-    return next((name for name, reply in read if reply and identical(reply.calls, [_CALL])), None)
+    return next((name for name, reply in read if reply and match_exactly(reply.calls, [_CALL])), None)
 
 
 def calls_read(form: str, texts: Sequence[str]) -> int:
@@ -164,7 +164,7 @@ def check_read_back(dialect: Dialect, trajectory: Trajectory, actions: Sequence[
                 made = PARSERS[dialect.format](action, trajectory.tools).calls
             except ToolCallError as error:
                 return f"{rendered} are none ({error})"
-            if not equivalent(made, step.calls):
+            if not match_calls(made, step.calls):
                 return f"{rendered} differ from the calls in tool_calls"
         elif step.content.strip() and step.content.strip() not in action:
             return f"{step.id}: the reply that the chat template renders does not contain the text of the message"

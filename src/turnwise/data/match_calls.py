@@ -11,7 +11,9 @@ from turnwise.data.toolcalls import Reply
 from turnwise.types import ToolCall
 
 
-def equivalent(made: Sequence[ToolCall], expected: Sequence[ToolCall], tools: Sequence[Mapping[str, Any]] = ()) -> bool:
+def match_calls(
+    made: Sequence[ToolCall], expected: Sequence[ToolCall], tools: Sequence[Mapping[str, Any]] = ()
+) -> bool:
     """Returns whether the calls ``made`` are equivalent to the calls ``expected`` by the functional rule (ours,
     for the functional equivalence of PivotRL, arXiv:2603.21383, section 3.1).
 
@@ -22,14 +24,14 @@ def equivalent(made: Sequence[ToolCall], expected: Sequence[ToolCall], tools: Se
     """
     if len(made) != len(expected) or (tools and any(misfits(call, tools) for call in made)):
         return False
-    return not unmatched(expected, made, tools)
+    return not unmatched_calls(expected, made, tools)
 
 
-def unmatched(
+def unmatched_calls(
     expected: Sequence[ToolCall], made: Sequence[ToolCall], tools: Sequence[Mapping[str, Any]] = ()
 ) -> list[ToolCall]:
     """The calls ``expected`` that are left if each call in ``made`` takes away one that it matches."""
-    defaults = {str(function_of(tool).get("name")): _defaults(tool) for tool in tools}
+    defaults = {str(function_of(tool).get("name")): _default_arguments(tool) for tool in tools}
     rest = list(expected)
     for call in made:  # matching is an equivalence relation, so any matching call may be chosen
         place = next((i for i, true in enumerate(rest) if _fits(call, true, defaults.get(true.name, {}))), None)
@@ -38,7 +40,7 @@ def unmatched(
     return rest
 
 
-def identical(made: Sequence[ToolCall], expected: Sequence[ToolCall]) -> bool:
+def match_exactly(made: Sequence[ToolCall], expected: Sequence[ToolCall]) -> bool:
     """Returns whether the calls ``made`` are the calls ``expected``, in the same order with exactly equal arguments."""
     return len(made) == len(expected) and all(
         call.name == true.name and same_value(dict(call.arguments), dict(true.arguments))
@@ -57,7 +59,7 @@ def same_value(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def _defaults(tool: Mapping[str, Any]) -> dict[str, Any]:
+def _default_arguments(tool: Mapping[str, Any]) -> dict[str, Any]:
     schema = function_of(tool).get("parameters") or {}
     required = schema.get("required") or ()
     properties = schema.get("properties") or {}
@@ -86,7 +88,7 @@ MOST = 0.5  # largest possible word overlap of two texts; it is reached if both 
 _NEAR = 1e-6  # floats that differ by less than this are equal
 
 
-def accepts(made: Reply, expected: Reply, least: float) -> bool:
+def match_by_nemo_gym(made: Reply, expected: Reply, least: float) -> bool:
     """Returns whether the policy's reply ``made`` is equivalent to the demonstrated reply ``expected`` by NeMo Gym's rule.
 
     If the demonstrated reply calls tools, each of its calls must match a different call of the policy's reply
@@ -110,7 +112,7 @@ def same_call(made: ToolCall, expected: ToolCall, least: float) -> bool:
     equal if they differ by less than 1e-6. Two texts are compared exactly if one of them has fewer than two words;
     otherwise they are equal if their word overlap is at least ``least``, in [0, ``MOST``].
     """
-    return made.name == expected.name and _same(dict(made.arguments), dict(expected.arguments), least)
+    return made.name == expected.name and _match_args(dict(made.arguments), dict(expected.arguments), least)
 
 
 def overlap(made: str, expected: str) -> float:
@@ -122,13 +124,15 @@ def overlap(made: str, expected: str) -> float:
     return (ours & theirs).total() / both if both else 0.0
 
 
-def _same(made: Any, expected: Any, least: float) -> bool:
+def _match_args(made: Any, expected: Any, least: float) -> bool:
     if not isinstance(made, type(expected)):
         return False
     if isinstance(expected, Mapping):
-        return made.keys() == expected.keys() and all(_same(made[key], expected[key], least) for key in expected)
+        return made.keys() == expected.keys() and all(_match_args(made[key], expected[key], least) for key in expected)
     if isinstance(expected, list):
-        return len(made) == len(expected) and all(_same(*pair, least) for pair in zip(made, expected, strict=True))
+        return len(made) == len(expected) and all(
+            _match_args(*pair, least) for pair in zip(made, expected, strict=True)
+        )
     if isinstance(expected, float):
         return abs(made - expected) < _NEAR
     if isinstance(expected, str) and min(len(made.split()), len(expected.split())) > 1:

@@ -54,17 +54,17 @@ def converted(record: Any, source: str) -> Trajectory:
     record = checked_record(record)
     if is_row(record) or record.get("pivot") is not None:
         return parse_trajectory(record, source)
-    messages = _conversation(record)
+    messages = _converted_conversation(record)
     tools = listed_tools(record.get("tools") or record.get("functions"))
     if record.get("task") is None:
         if not tools:
             for place, message in enumerate(messages):
-                if message["role"] == "system" and (tools := _tools_in(message["content"])):
+                if message["role"] == "system" and (tools := _tools_in_other_format(message["content"])):
                     del messages[place]
                     break
-        tools = [_openai_tool(tool) for tool in tools]
-        if form := _written(messages, tools):
-            messages = list(_structured(messages, tools, form))
+        tools = [_converted_tool(tool) for tool in tools]
+        if form := _other_call_format(messages, tools):
+            messages = list(_moved_calls(messages, tools, form))
     identity = record.get("id", record.get("conversation_id"))
     task_keys = {key: record.get(key) for key in ("task", "success")}
     ours = {"id": record_id(source) if identity is None else str(identity), "messages": messages, "tools": tools}
@@ -74,12 +74,12 @@ def converted(record: Any, source: str) -> Trajectory:
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-def _conversation(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _converted_conversation(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The messages of a record, with the roles and keys that Turnwise uses, after the text under ``system`` if any."""
     key = next((key for key in CONVERSATIONS if record.get(key) is not None), None)
     if key is None and isinstance(record.get("query"), str) and "answers" in record:
         answers = record["answers"]
-        calls = _calls(answers if isinstance(answers, str) else json.dumps(answers), "answers")
+        calls = _converted_calls(answers if isinstance(answers, str) else json.dumps(answers), "answers")
         assistant = {"role": "assistant", "content": ""} | ({"tool_calls": calls} if calls else {})
         return [{"role": "user", "content": record["query"]}, assistant]
     if key is None and all(isinstance(record.get(name), str) for name in ("instruction", "output")):  # Alpaca's
@@ -90,14 +90,14 @@ def _conversation(record: Mapping[str, Any]) -> list[dict[str, Any]]:
         raise UnusableError("no messages", f"the record has no conversation, {keys}")
     turns = parse_field(record[key], key)
     need(isinstance(turns, list) and turns, "no messages", f"{key} must be a non-empty list of turns")
-    messages = [_message(turn, f"{key}[{place}]") for place, turn in enumerate(turns)]
+    messages = [_converted_message(turn, f"{key}[{place}]") for place, turn in enumerate(turns)]
     system = record.get("system")
     if isinstance(system, str) and system.strip() and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": system})
     return messages
 
 
-def _message(turn: Any, where: str) -> dict[str, Any]:
+def _converted_message(turn: Any, where: str) -> dict[str, Any]:
     if not isinstance(turn, Mapping) or not ("role" in turn or "from" in turn):
         has = f"only the keys {sorted(map(str, turn))[:12]}" if isinstance(turn, Mapping) else type(turn).__name__
         what = f"{where} must be {{'role', 'content'}} or {{'from', 'value'}}, got {has}"
@@ -108,13 +108,13 @@ def _message(turn: Any, where: str) -> dict[str, Any]:
     need(role is not None, "unknown role", what)
     content = turn.get("content", turn.get("value"))
     need(role != "user" or content is not None, "no text", f"{where} is of the user and has no text")
-    text = _text(content, where)
+    text = _converted_text(content, where)
     message = {"role": role, "content": text, **{key: turn[key] for key in _KEPT if turn.get(key)}}
     reasoning = next((turn[key] for key in REASONING if isinstance(turn.get(key), str) and turn[key].strip()), None)
     if reasoning:
         message["reasoning_content"] = reasoning
     if speaker in _CALLS:
-        message |= {"content": "", "tool_calls": _calls(text, where)}
+        message |= {"content": "", "tool_calls": _converted_calls(text, where)}
     elif isinstance(turn.get("function_call"), Mapping):  # OpenAI's older key for a single tool call
         message["tool_calls"] = [{"type": "function", "function": dict(turn["function_call"])}]
     if role != "tool":
@@ -122,7 +122,7 @@ def _message(turn: Any, where: str) -> dict[str, Any]:
     return message
 
 
-def _text(content: Any, where: str) -> str:
+def _converted_text(content: Any, where: str) -> str:
     if content is None:
         return ""
     if isinstance(content, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
@@ -132,7 +132,7 @@ def _text(content: Any, where: str) -> str:
     return str(content)
 
 
-def _calls(text: str, where: str) -> list[dict[str, Any]]:
+def _converted_calls(text: str, where: str) -> list[dict[str, Any]]:
     try:
         value, end = decode_json(text, 0)
         if text[end:].strip():
@@ -153,10 +153,10 @@ _LIST = re.compile(r"\[\s*\{")
 _PLAIN = {"string", "integer", "number", "boolean", "object", "array"}  # types of JSON Schema
 
 
-def _tools_in(prompt: str) -> list[Any]:
+def _tools_in_other_format(prompt: str) -> list[Any]:
     """The tools that a system prompt lists in ``<tools>`` tags (Hermes, Qwen) or as a JSON array (ToolACE), if any."""
     for match in _TAGGED.finditer(prompt):  # the prompt may also mention the tags in the text before the list
-        if tools := [tool for tool in _values(match[1]) if check_tool(tool) is None]:
+        if tools := [tool for tool in _listed_values(match[1]) if check_tool(tool) is None]:
             return tools
     for match in _LIST.finditer(prompt):
         try:
@@ -168,7 +168,7 @@ def _tools_in(prompt: str) -> list[Any]:
     return []
 
 
-def _values(text: str) -> list[Any]:
+def _listed_values(text: str) -> list[Any]:
     """The JSON values that stand one after the other at the start of a text; lists give their items."""
     values: list[Any] = []
     at = skip_space(text, 0)
@@ -180,20 +180,20 @@ def _values(text: str) -> list[Any]:
     return values
 
 
-def _openai_tool(tool: Any) -> Any:
+def _converted_tool(tool: Any) -> Any:
     """A tool definition as ``{"type": "function", "function": {...}}`` with a JSON schema.
 
     In ToolACE's definitions, the key ``arguments`` becomes ``parameters``, and types such as ``dict`` get their names
     in JSON Schema. In xLAM's, the parameters are a mapping from names to descriptions with Python types (``List[int]``,
     ``str, optional``), which becomes a schema. A value that is not a tool definition is returned unchanged.
     """
-    tool = _with_schema(_renamed(tool))
+    tool = _converted_parameters(_renamed(tool))
     if check_tool(tool) is not None:
         return tool
     function = dict(function_of(tool))
     function.pop("type", None)  # "type": "function" of the flat form
     parameters = function.get("parameters") or {"type": "object", "properties": {}}
-    return {"type": "function", "function": {**function, "parameters": _schema(parameters)}}
+    return {"type": "function", "function": {**function, "parameters": _converted_schema(parameters)}}
 
 
 def _renamed(tool: Any) -> Any:
@@ -202,7 +202,7 @@ def _renamed(tool: Any) -> Any:
     return {**{key: value for key, value in tool.items() if key != "arguments"}, "parameters": tool["arguments"]}
 
 
-def _with_schema(tool: Any) -> Any:
+def _converted_parameters(tool: Any) -> Any:
     listed = tool.get("parameters") if isinstance(tool, Mapping) else None
     if not isinstance(listed, Mapping) or not listed or isinstance(listed.get("type"), str):
         return tool
@@ -219,12 +219,14 @@ def _with_schema(tool: Any) -> Any:
     return {**tool, "parameters": {"type": "object", "properties": properties, "required": required}}
 
 
-def _schema(node: Any) -> Any:
+def _converted_schema(node: Any) -> Any:
     if isinstance(node, list):
-        return [_schema(item) for item in node]
+        return [_converted_schema(item) for item in node]
     if not isinstance(node, Mapping):
         return node
-    schema = {key: value if key in ("default", "enum", "const") else _schema(value) for key, value in node.items()}
+    schema = {
+        key: value if key in ("default", "enum", "const") else _converted_schema(value) for key, value in node.items()
+    }
     if isinstance(node.get("type"), str):
         schema["type"] = json_type(node["type"])
         if schema["type"] == "any":
@@ -240,7 +242,7 @@ def _schema(node: Any) -> Any:
 _TEXT = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'")
 
 
-def _written(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Format | None:
+def _other_call_format(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Format | None:
     """The format of the tool calls in the text of a conversation's replies, None if there are none. Calls that could be
     prose count only if there are tools.
     """
@@ -262,39 +264,39 @@ def _is_call_list(text: str) -> bool:
     return text.startswith("[") and text.endswith("]") and "(" in text
 
 
-def _structured(messages: Sequence[dict[str, Any]], tools: Sequence[Any], form: Format) -> Iterator[dict[str, Any]]:
+def _moved_calls(messages: Sequence[dict[str, Any]], tools: Sequence[Any], form: Format) -> Iterator[dict[str, Any]]:
     """Moves calls from the text of replies to ``tool_calls``. A message that holds the answers of several tools becomes
     one tool message for each answer.
     """
     called = 0
     for place, message in enumerate(messages):
         if message["role"] == "assistant":
-            reply = _reply(message["content"], tools, form, place)
+            reply = _converted_reply(message["content"], tools, form, place)
             called = len(reply.calls)
             thought = message.get("reasoning_content") or reply.thinking
             more = {"reasoning_content": thought} if thought else {}
             moved = {**message, **more, "content": reply.content, "tool_calls": chat_calls(reply.calls)}
             yield moved if called else message
-        elif answers := _answers(message, called):
+        elif answers := _converted_answers(message, called):
             yield from ({**message, "role": "tool", "content": answer} for answer in answers)
         else:
             yield message
 
 
-def _reply(text: str, tools: Sequence[Any], form: Format, place: int) -> Reply:
+def _converted_reply(text: str, tools: Sequence[Any], form: Format, place: int) -> Reply:
     if form == "bfcl_python" and not _is_call_list(_after_thinking(text)):
         # prose may begin like a single call, as in "Note (...)", but data sets write calls as lists
         return Reply("", text, ())
     try:
         if form == "bfcl_python":
-            return _with_names(text, tools)
+            return _toolace_reply(text, tools)
         return PARSERS[form](text, tools)
     except ToolCallError as error:
         what = f"the tool calls of turn {place} cannot be read in the format {form} ({error}); correct them"
         raise UnusableError("call cannot be read", what) from error
 
 
-def _with_names(text: str, tools: Sequence[Any]) -> Reply:
+def _toolace_reply(text: str, tools: Sequence[Any]) -> Reply:
     """ToolACE's names of tools may contain blanks, so that calls are no Python."""
     names = {str(function_of(tool).get("name")) for tool in tools if isinstance(tool, Mapping)}
     odd = sorted((name for name in names if not all(map(str.isidentifier, name.split(".")))), key=len, reverse=True)
@@ -308,9 +310,9 @@ def _with_names(text: str, tools: Sequence[Any]) -> Reply:
     return Reply(reply.thinking, reply.content, calls)
 
 
-def _answers(message: Mapping[str, Any], called: int) -> list[str]:
+def _converted_answers(message: Mapping[str, Any], called: int) -> list[str]:
     text = message["content"].strip()
-    if answers := _tagged(text):
+    if answers := _tagged_answers(text):
         return answers
     if message["role"] != "tool" or called < 2:
         return []
@@ -323,7 +325,7 @@ def _answers(message: Mapping[str, Any], called: int) -> list[str]:
     return [json.dumps(item, ensure_ascii=False) for item in listed]
 
 
-def _tagged(text: str) -> list[str]:
+def _tagged_answers(text: str) -> list[str]:
     answers, at = [], 0
     try:
         while at < len(text):

@@ -48,16 +48,16 @@ def record_of(row: Mapping[str, Any], source: str) -> dict[str, Any]:
         messages.append({"role": "system", "content": request["instructions"]})
     names: dict[Any, str] = {}
     for place, item in enumerate(items):
-        _add(messages, item, names, f"{PARAMS}.input[{place}]")
+        _add_row_item(messages, item, names, f"{PARAMS}.input[{place}]")
     return {
         "id": record_id(source),
-        "messages": [*messages, _reply(row.get(ACTION))],
+        "messages": [*messages, _reply_of_row(row.get(ACTION))],
         "tools": [_nested(tool) for tool in tools],
-        "pivot": _pass_rate(row),
+        "pivot": _pass_rate_of_row(row),
     }
 
 
-def _reply(action: Any) -> dict[str, Any]:
+def _reply_of_row(action: Any) -> dict[str, Any]:
     need(isinstance(action, Mapping), "no expected action", f"{ACTION} must be an object, the demonstrated action")
     kinds = f"{ACTION}.type must be one of {', '.join(ACTIONS)}; leave out rows with other actions"
     need(action.get("type") in ACTIONS, "unknown kind of action", kinds)
@@ -83,7 +83,7 @@ def _is_object(text: Any) -> bool:
         return False
 
 
-def _pass_rate(row: Mapping[str, Any]) -> dict[str, int]:
+def _pass_rate_of_row(row: Mapping[str, Any]) -> dict[str, int]:
     """Accepted samples and all samples; without one of the two counts, nothing was sampled."""
     counts = [row.get(f"pass_rate_{name}") for name in ("passed", "total")]
     if None in counts:
@@ -98,26 +98,26 @@ def _pass_rate(row: Mapping[str, Any]) -> dict[str, int]:
     return dict(zip(("passed", "total"), map(int, numbers), strict=True))
 
 
-def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], names: dict[Any, str], where: str) -> None:
+def _add_row_item(messages: list[dict[str, Any]], item: Mapping[str, Any], names: dict[Any, str], where: str) -> None:
     kind = item.get("type", "message")
     if kind == "message":
         role = _ROLES.get(str(item.get("role")))
         what = f"{where} has the unknown role {item.get('role')!r:.60}; use one of {', '.join(_ROLES)}"
         need(role is not None, "unknown role", what)
-        text = _text(item.get("content"), where)
+        text = _row_text(item.get("content"), where)
         if role == "assistant":
             _speak(messages, "content", text)
         else:
             messages.append({"role": role, "content": text})
     elif kind == "reasoning":
-        text = "\n".join(_text(item.get(key), where) for key in ("content", "summary") if item.get(key))
+        text = "\n".join(_row_text(item.get(key), where) for key in ("content", "summary") if item.get(key))
         if text.strip():
             _speak(messages, "reasoning_content", text)
     elif kind == "function_call":
         names[item.get("call_id")] = str(item.get("name"))
         _speaking(messages).setdefault("tool_calls", []).append(_call(item))
     elif kind == "function_call_output":
-        answer = {"role": "tool", "content": _text(item.get("output"), where), "tool_call_id": item.get("call_id")}
+        answer = {"role": "tool", "content": _row_text(item.get("output"), where), "tool_call_id": item.get("call_id")}
         messages.append(answer | ({"name": names[item["call_id"]]} if item.get("call_id") in names else {}))
     else:
         raise UnusableError(
@@ -138,7 +138,7 @@ def _speak(messages: list[dict[str, Any]], key: str, text: str) -> None:
     message[key] = "\n".join(filter(None, [message.get(key), text]))
 
 
-def _text(content: Any, where: str) -> str:
+def _row_text(content: Any, where: str) -> str:
     if isinstance(content, str):
         return content
     parts: Sequence[Any] = content if isinstance(content, list) else [None]

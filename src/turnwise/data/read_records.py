@@ -66,7 +66,7 @@ def _rows(path: Path, on_bytes: OnBytes) -> Iterator[Any]:
     with pyarrow.parquet.ParquetFile(path) as file:
         size, total, row = path.stat().st_size, max(1, file.metadata.num_rows), 0
         for group in file.iter_batches(batch_size=256):
-            yield from (_writable(_without_nulls(record)) for record in group.to_pylist())
+            yield from (_writable_record(_without_nulls(record)) for record in group.to_pylist())
             on_bytes(size * (row + group.num_rows) // total - size * row // total)
             row += group.num_rows
 
@@ -83,10 +83,10 @@ def _json_records(path: Path, on_bytes: OnBytes) -> Iterator[Any]:
         if path.suffix == ".json" and _is_array(file):
             data = file.read()
             on_bytes(len(data))
-            yield from map(_writable, STRICT.decode(data.decode("utf-8-sig")))
+            yield from map(_writable_record, STRICT.decode(data.decode("utf-8-sig")))
         for line in file:
             on_bytes(len(line))
-            yield _parsed(line)
+            yield _parsed_record(line)
 
 
 def _is_array(file: BinaryIO) -> bool:
@@ -95,17 +95,17 @@ def _is_array(file: BinaryIO) -> bool:
     return start.startswith(b"[")  # a record in JSON lines begins with {
 
 
-def _parsed(line: bytes) -> Any:
+def _parsed_record(line: bytes) -> Any:
     if not line.strip():
         return UnusableError("empty line", "the line is empty; remove it")
     try:
-        return _writable(STRICT.decode(line.decode("utf-8-sig")))
+        return _writable_record(STRICT.decode(line.decode("utf-8-sig")))
     except (ValueError, RecursionError) as error:
         what = f"the line contains broken JSON ({error}); write one complete JSON object per line, in UTF-8"
         return UnusableError("broken JSON", what)
 
 
-def _writable(record: Any) -> Any:
+def _writable_record(record: Any) -> Any:
     """Unlike JSON, Parquet has dates and bytes, and both can hold infinite numbers and halves of surrogate pairs."""
     try:
         return whole_characters(record)

@@ -106,9 +106,9 @@ def parse_trajectory(record: Any, source: str) -> Trajectory:
         place, what = first_mistake(error)
         reason = re.sub(r"\[.*?\]", "", place)
         raise UnusableError(f"unusable {reason}", f"{what}; correct it (docs/data.md)") from error
-    tools = _tools(record.get("tools"))
+    tools = _tools_of_trajectory(record.get("tools"))
     known = tools if read.pivot is None else None
-    messages = tuple(_message(one, f"messages[{place}]", known) for place, one in enumerate(record["messages"]))
+    messages = tuple(_read_message(one, f"messages[{place}]", known) for place, one in enumerate(record["messages"]))
     _check_turns(messages)
     task, pivot = None, None
     if read.task is not None:
@@ -140,7 +140,7 @@ def listed_tools(field: Any) -> list[Any]:
     return [parse_field(tool, "a tool") for tool in tools]
 
 
-def _tools(field: Any) -> tuple[Mapping[str, Any], ...]:
+def _tools_of_trajectory(field: Any) -> tuple[Mapping[str, Any], ...]:
     tools = listed_tools(field)
     named: dict[Any, Any] = {}
     for tool in tools:
@@ -152,7 +152,7 @@ def _tools(field: Any) -> tuple[Mapping[str, Any], ...]:
     return tuple(_without_nulls(tool) for tool in tools)
 
 
-def _message(message: Mapping[str, Any], where: str, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+def _read_message(message: Mapping[str, Any], where: str, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
     role = message["role"]
     message = {"content": "", **_without_nulls(message)}
     calls = message.pop("tool_calls", None) or []
@@ -311,10 +311,10 @@ def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> 
     keys = list(dict.fromkeys([*_Message.model_fields, *used]))
     with atomic_write(Path(path)) as part, part.open("w", encoding="utf-8", newline="\n") as file:
         for trajectory in trajectories:
-            file.write(json.dumps(_record(trajectory, keys), ensure_ascii=False) + "\n")
+            file.write(json.dumps(_record_of_trajectory(trajectory, keys), ensure_ascii=False) + "\n")
 
 
-def _record(trajectory: Trajectory, keys: Sequence[str]) -> dict[str, Any]:
+def _record_of_trajectory(trajectory: Trajectory, keys: Sequence[str]) -> dict[str, Any]:
     task = trajectory.task
     return {
         "id": trajectory.id,

@@ -36,7 +36,7 @@ def steps_of(trajectory: Trajectory) -> list[TurnInContext]:
     for at in trajectory.acts:
         message = trajectory.messages[at]
         name = f"{trajectory.id}#t{len(steps)}"
-        rationale, content = reasoning_of(message)
+        rationale, content = reasoning_of_turn(message)
         try:
             calls = tuple(
                 checked_call(function_of(call).get("name"), arguments_of(call))
@@ -48,7 +48,7 @@ def steps_of(trajectory: Trajectory) -> list[TurnInContext]:
     return steps
 
 
-def reasoning_of(message: Message) -> tuple[str | None, str]:
+def reasoning_of_turn(message: Message) -> tuple[str | None, str]:
     """Splits an assistant message into its reasoning, or None, and its content without reasoning. The reasoning is the
     value of a key of ``REASONING``, or else the thinking block at the start of the content.
     """

@@ -29,8 +29,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from turnwise.models.attention import PLAIN, Rules, attended, backbone
-from turnwise.models.attention_cpu import merge, seen
-from turnwise.models.recurrence import Flow, States, pick, stack
+from turnwise.models.attention_cpu import merge, seen_attention_cpu
+from turnwise.models.recurrence import Flow, States, pick, stack_states
 
 CLOSE = 1.5  # a range of rows is read without a copy if it has at most CLOSE times as many rows as are wanted
 LARGE = 1 << 28  # bytes above which a store on a CPU is freed when no node is open
@@ -89,7 +89,7 @@ class Kept:
     states: States | None = None  # states of recurrent layers after the last of these tokens
 
 
-class Store:
+class CacheStore:
     """Holds the keys and values of all rows, in two tensors per layer with shape (rows, H_kv, tokens, D).
 
     The tensors are views of larger memory, which is kept when the store is emptied or shrinks, because allocating it
@@ -210,7 +210,7 @@ class EndToEnd:
 
     flow: Flow | None = None
 
-    def __init__(self, store: Store, segments: Sequence[Segment]) -> None:
+    def __init__(self, store: CacheStore, segments: Sequence[Segment]) -> None:
         self.store, self.segments = store, segments
         self.lengths = [segment.length for segment in segments]
         length_M = torch.tensor(self.lengths)
@@ -263,12 +263,12 @@ class EndToEnd:
             k, v = (slab[row : row + 1, :, :stop] for slab in (keys, values))
             if mask is not None:
                 new = wide[:, :, at * G : (at + segment.length) * G]
-                parts.append(seen(new, k, v, scaling, mask=mask)[0])
+                parts.append(seen_attention_cpu(new, k, v, scaling, mask=mask)[0])
                 continue
             new = query[:, :, at : at + segment.length]
-            part, mass = seen(new, k[:, :, start:], v[:, :, start:], scaling, causal=True)
+            part, mass = seen_attention_cpu(new, k[:, :, start:], v[:, :, start:], scaling, causal=True)
             if start:
-                merge(part, mass, *seen(new, k[:, :, :start], v[:, :, :start], scaling))
+                merge(part, mass, *seen_attention_cpu(new, k[:, :, :start], v[:, :, :start], scaling))
             parts.append(part.view(1, H_kv, G, -1, D).transpose(2, 3).reshape(1, H_kv, -1, D))
         return torch.cat(parts, dim=2).view(H_kv, T, G, D).transpose(1, 2).reshape(1, H, T, D)
 
@@ -309,7 +309,7 @@ class SideBySide:
 
     flow: Flow | None = None
 
-    def __init__(self, store: Store, segments: Sequence[Segment]) -> None:
+    def __init__(self, store: CacheStore, segments: Sequence[Segment]) -> None:
         self.store = store
         self.lengths = [segment.length for segment in segments]
         self.first: Sequence[int] = range(0, len(segments) * max(self.lengths), max(self.lengths))
@@ -401,7 +401,7 @@ def segments_from(slot: int, marks: Mapping[int, Mark], lengths: Iterable[int]) 
     return found
 
 
-class Stops:
+class CacheStops:
     """Keeps recurrent states at the lengths of nodes during a prefill pass.
 
     For this, each segment is divided into pieces that end at these lengths, through the ``flow`` of the pass's ``plan``.
@@ -431,7 +431,7 @@ class Stops:
                 length.append(stop - last)
                 self.ends.append((number, stop))
                 last = stop
-        given = stack([marks[s.row][s.start].states if s.start else None for s in segments])
+        given = stack_states([marks[s.row][s.start].states if s.start else None for s in segments])
         self.flow = Flow(begin, length, above, plan.place.numel(), plan.place.device, given, keep=True)
         plan.flow = self.flow
 
@@ -471,10 +471,10 @@ class StoredRow:
     marks: dict[int, Mark] = field(default_factory=dict)  # recurrent states by length, up to ``computed``
 
 
-class Rows:
+class CacheRows:
     """Decides which histories (rows of token ids) have keys and values in ``store``, one slot of it for each row."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CacheStore) -> None:
         self.store = store
         self._index: dict[tuple[int, ...], list[StoredRow]] = defaultdict(list)
         self._placed: list[StoredRow | None] = []  # the row in each slot; None: an empty slot

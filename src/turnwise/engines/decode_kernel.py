@@ -1,7 +1,7 @@
 """Computes the attention of decoding steps on a CPU, in one call per layer.
 
 torch's attention kernel first prepares keys and values for matrix products. For the few queries of a decoding step,
-this takes longer than reading the keys and values once, as ``kernels_cpu.attend`` does.
+this takes longer than reading the keys and values once, as ``kernels_cpu.attend_kernel_cpu`` does.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ def flat(x: Tensor) -> np.ndarray:
     return x.as_strided((span if x.numel() else 0,), (1,)).numpy()
 
 
-def prepare(threads: int) -> None:
+def prepare_decode_kernel(threads: int) -> None:
     """Compiles all numba functions that sampling with so many threads uses, or reads them from numba's cache, so that no
     iteration or forked process waits for this.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        kernels_cpu.prepare()
+        kernels_cpu.compile_kernels()
         trunk, twigs = ([torch.zeros(1, 1, 1, 1)] for _ in range(2))
-        streamed = Streamed(trunk, trunk, torch.tensor([0]), torch.tensor([1]))
+        streamed = StreamedDecode(trunk, trunk, torch.tensor([0]), torch.tensor([1]))
         streamed.attend(0, torch.zeros(1, 3), 1.0, (twigs[0], twigs[0]), 0)
     finally:
         torch.set_num_threads(before)
     one = np.zeros(1, np.int64)
-    kernels_cpu.drawn(np.ones((1, 1), np.float32), one, np.ones(1), one)
+    kernels_cpu.draw_kernel_cpu(np.ones((1, 1), np.float32), one, np.ones(1), one)
 
 
-class Streamed:
-    """Attention of N twigs over a trunk, computed with ``kernels_cpu.attend``.
+class StreamedDecode:
+    """Attention of N twigs over a trunk, computed with ``kernels_cpu.attend_kernel_cpu``.
 
     Args:
         keys, values: keys and values of the trunk, per layer (R, H_kv, L, D) in float32.
@@ -67,7 +67,7 @@ class Streamed:
             powers = np.empty((N * H_kv, self._longest + size), np.int32)
             scores = np.empty((N * H_kv, heads[1], self._longest + size), np.float32)
             self._memory[heads] = scores, powers, powers.view(np.float32)
-        kernels_cpu.attend(
+        kernels_cpu.attend_kernel_cpu(
             new.numpy(),
             np.float32(scaling),
             self._trunk[layer],

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnwise.engines.cache import CLOSE, Kept, Store, StoredRow, steps
+from turnwise.engines.cache import CLOSE, CacheStore, Kept, StoredRow, steps
 from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.models.attention import HIDDEN, PLAIN, Rules
-from turnwise.models.attention_cpu import merge, seen
+from turnwise.models.attention_cpu import merge, seen_attention_cpu
 from turnwise.models.logprobs import Head
-from turnwise.models.recurrence import States, pick, stack
+from turnwise.models.recurrence import States, pick, stack_states
 
 
 def uniforms(seeds_N: np.ndarray, step: int) -> np.ndarray:
@@ -53,7 +53,7 @@ def keep_mask(probs: Tensor, sampling: Sampling) -> Tensor | None:
     return torch.zeros_like(keep).scatter(1, order, keep)
 
 
-def draw(
+def draw_tokens(
     logits_U: Tensor,
     sampling: Sampling,
     seeds_N: np.ndarray,
@@ -84,10 +84,10 @@ def draw(
         probs = logp_U.exp()
     uniform_N = uniforms(seeds_N, step)
     if probs.device.type == "cpu":
-        from turnwise.models.kernels_cpu import drawn
+        from turnwise.models.kernels_cpu import draw_kernel_cpu
 
         tokens = torch.empty(len(of), dtype=torch.long)
-        drawn(probs.numpy(), context_N, uniform_N, tokens.numpy())
+        draw_kernel_cpu(probs.numpy(), context_N, uniform_N, tokens.numpy())
         return tokens, logp_U[of, tokens]
     ladder = probs.double().cumsum(-1)[of]
     target = torch.from_numpy(uniform_N).to(ladder.device) * ladder[:, -1]
@@ -104,7 +104,7 @@ COLUMNS = 32  # greatest number of twigs per row in one product; each product re
 
 
 @dataclass(slots=True)
-class Trunk:
+class DecodingTrunk:
     """The shared prefixes of a decoding batch, as R rows of keys and values."""
 
     keys: list[Tensor]  # per layer (R, H_kv, L, D)
@@ -112,7 +112,7 @@ class Trunk:
     row_N: Tensor  # for each sample, the index of its row among the R rows
 
     @classmethod
-    def of(cls, store: Store, row_N: Tensor, length: int) -> Trunk:
+    def of(cls, store: CacheStore, row_N: Tensor, length: int) -> DecodingTrunk:
         """Returns the trunk for samples of the rows ``row_N`` in ``store``, with the first ``length`` tokens of each row.
 
         If the rows lie close together (see ``CLOSE``), the trunk is a view of the whole range of rows, because copying
@@ -125,10 +125,10 @@ class Trunk:
             return cls(keys, values, row_N - low)
         return replace(cls(store.keys, store.values, row_N).only(rows_R, length), row_N=place_N)
 
-    def only(self, rows_R: Tensor, length: int) -> Trunk:
+    def only(self, rows_R: Tensor, length: int) -> DecodingTrunk:
         slabs = (self.keys, self.values)
         keys, values = ([layer[:, :, :length].index_select(0, rows_R) for layer in layers] for layers in slabs)
-        return Trunk(keys, values, torch.arange(len(rows_R), device=rows_R.device))
+        return DecodingTrunk(keys, values, torch.arange(len(rows_R), device=rows_R.device))
 
 
 class _Columns(NamedTuple):
@@ -160,7 +160,7 @@ class DecodeAttention:
     """
 
     def __init__(
-        self, trunk: Trunk, row_N: Tensor, seen_N: Tensor, max_tokens: int, states: States | None = None
+        self, trunk: DecodingTrunk, row_N: Tensor, seen_N: Tensor, max_tokens: int, states: States | None = None
     ) -> None:
         self.trunk = trunk
         self.states, self.flow = states, None if states is None else steps(states, row_N.device)
@@ -179,12 +179,12 @@ class DecodeAttention:
         self.column = torch.arange(len(row_N), device=row_N.device) - first_R[row_N]  # number of a twig within its row
         self.width = max(1, int(counts_R.max())) if len(row_N) else 1
         self.alone = len(row_N) == R and self.width == 1  # every row has exactly one twig
-        self._streamed: Any = None  # decode_kernel.Streamed, if it is faster than matrix products
+        self._streamed: Any = None  # decode_kernel.StreamedDecode, if it is faster than matrix products
         like = self.trunk.keys[0]
         if self.width <= NARROW and like.device.type == "cpu" and like.dtype == torch.float32:
-            from turnwise.engines.decode_kernel import Streamed
+            from turnwise.engines.decode_kernel import StreamedDecode
 
-            self._streamed = Streamed(self.trunk.keys, self.trunk.values, row_N, seen_N)
+            self._streamed = StreamedDecode(self.trunk.keys, self.trunk.values, row_N, seen_N)
         self._columns: dict[int, list[_Columns]] = {}  # key: number of query heads per key-value head
         self._windows: dict[tuple[int, int, int], list[Tensor]] = {}  # by query heads per key-value head, window, step
 
@@ -327,7 +327,7 @@ class DecodeAttention:
 def _trunk(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
     """Returns the attention output (R, H_kv, Q, D) of scaled queries, and the scores' log-sum-exps (R, H_kv, Q)."""
     if query.device.type == "cpu" and rules.softcap is None:
-        return seen(query, key, value, 1.0, mask=bias)
+        return seen_attention_cpu(query, key, value, 1.0, mask=bias)
     scores = rules.capped(query @ key.transpose(2, 3))
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) + bias
     lse = scores.logsumexp(-1)
@@ -351,7 +351,7 @@ class Node:
 def decode(
     forward: Callable[..., Tensor],
     head: Head,
-    store: Store,
+    store: CacheStore,
     states: Sequence[Node],
     sampling: Sampling,
     seeds_N: np.ndarray,
@@ -366,20 +366,20 @@ def decode(
     """
     device, vocabulary = head.weight.device, len(head.weight)
     rows_N = torch.tensor([s.row.slot for s in states], device=device)
-    trunk = Trunk.of(store, rows_N, max(s.length for s in states))
+    trunk = DecodingTrunk.of(store, rows_N, max(s.length for s in states))
     # each history once, by its first sample, and for each sample the number of its history
     _, first, twig_N = np.unique(
         [(s.row.slot, s.length) for s in states], axis=0, return_index=True, return_inverse=True
     )
     heads, twig_N = first.tolist(), twig_N.ravel()
     length_U = torch.tensor([states[i].length for i in heads], device=device)
-    begin = stack([states[i].row.marks[states[i].length].states for i in heads]) if store.state_bytes else None
+    begin = stack_states([states[i].row.marks[states[i].length].states for i in heads]) if store.state_bytes else None
     plan = DecodeAttention(trunk, trunk.row_N[heads], length_U, sampling.max_tokens, begin)
     hidden_U = torch.stack([states[i].hidden for i in heads])  # type: ignore[misc]
     samples = [Sample([], [], truncated=True) for _ in states]
     live = np.arange(len(states))
     for step in range(sampling.max_tokens):
-        tokens_N, logps_N = draw(head(hidden_U), sampling, seeds_N[live], step, twig_N)
+        tokens_N, logps_N = draw_tokens(head(hidden_U), sampling, seeds_N[live], step, twig_N)
         going = np.full(len(live), step + 1 < sampling.max_tokens)
         for place, (i, token, logp) in enumerate(zip(live, tokens_N.tolist(), logps_N.tolist(), strict=True)):
             samples[i].ids.append(token)

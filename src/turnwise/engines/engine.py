@@ -241,7 +241,7 @@ class Eager(Rounds):
     def enter(self, member: object) -> None: ...
 
 
-class Requests(Schedule):
+class EngineRequests(Schedule):
     """Sends each action to a server as a separate request. The engine must have a coroutine ``request``."""
 
     async def sample(self, request: Request) -> Action:
@@ -256,5 +256,5 @@ class Requests(Schedule):
 
 def schedule_of(engine: Any, sampling: Sampling, on_actions: Callable[[int], None]) -> Schedule:
     free = getattr(engine, "schedule", "rounds") == "free"
-    kind = Rounds if not free else Requests if getattr(engine, "served", False) else Eager
+    kind = Rounds if not free else EngineRequests if getattr(engine, "served", False) else Eager
     return kind(engine, sampling, on_actions)

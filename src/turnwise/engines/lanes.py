@@ -2,7 +2,7 @@
 
 One operation of a small model takes microseconds, so threads that split it would mostly wait for each other. Therefore
 each lane is a process with one thread, which samples its own nodes (histories). The first lane is the main process. The
-other lanes are forked from it and use its weights through shared memory (:func:`share`).
+other lanes are forked from it and use its weights through shared memory (:func:`share_with_lanes`).
 
 A worker starts in milliseconds and copies no data. Calls on nodes are made together with the next batch.
 If a worker dies, the run stops, and the same command resumes it from its last checkpoint.
@@ -63,7 +63,7 @@ def answer(engine: TreeEngine, batch: Batch, on_sample: Told | None) -> list[Sam
     return engine.sample(batch.nodes, batch.sampling, batch.seeds, on_sample)
 
 
-class Worker:
+class LaneWorker:
     """Controls a worker process, which is forked with the first batch and samples with a twin of ``engine``."""
 
     connection: Connection  # the pipe to the worker; it can be read when an answer has arrived
@@ -108,7 +108,7 @@ class Worker:
     def _start(self) -> None:
         context = get_context("fork")
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self._engine), daemon=True)
+        self._process = context.Process(target=_serve_lane, args=(theirs, self._engine), daemon=True)
         with warnings.catch_warnings():  # Python warns that a fork does not copy threads; the worker needs none
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
@@ -136,7 +136,7 @@ class Worker:
         return code
 
 
-def _serve(connection: Connection, engine: TreeEngine) -> None:
+def _serve_lane(connection: Connection, engine: TreeEngine) -> None:
     _let_go(connection)
     torch.set_num_threads(1)  # with more threads, torch would wait forever for its threads, which a fork does not copy
     engine.release()
@@ -212,7 +212,7 @@ class Lanes:
         self.version = -1
         self._first = TreeEngine(end_ids, prefill_tokens, copy, memory_gb, weights=weights)
         self._budget = self._first.budget
-        self._workers: list[Worker] | None = None  # None: no weights have been loaded yet
+        self._workers: list[LaneWorker] | None = None  # None: no weights have been loaded yet
         self._clear()
 
     def _clear(self) -> None:
@@ -232,12 +232,12 @@ class Lanes:
             engine.packing = count
             engine.load_weights(model, version)
             if count > 1:
-                share(engine.model)
+                share_with_lanes(engine.model)
             if next(engine.model.parameters()).device.type == "cpu":
-                from turnwise.engines.decode_kernel import prepare
+                from turnwise.engines.decode_kernel import prepare_decode_kernel
 
-                prepare(threads=1 if count > 1 else torch.get_num_threads())
-            self._workers = [Worker(engine) for _ in range(count - 1)]
+                prepare_decode_kernel(threads=1 if count > 1 else torch.get_num_threads())
+            self._workers = [LaneWorker(engine) for _ in range(count - 1)]
         else:
             engine.load_weights(model, version)
         for worker in self._workers:
@@ -307,7 +307,7 @@ class Lanes:
             parts.setdefault(self._places[node][0], []).append(place)
         samples: list[Any] = [None] * len(nodes)
         own = parts.pop(0, [])
-        asked: dict[Worker, list[int]] = {}
+        asked: dict[LaneWorker, list[int]] = {}
         for lane, places in parts.items():
             assert self._workers is not None
             asked[self._workers[lane - 1]] = places
@@ -333,7 +333,7 @@ class Lanes:
         return samples
 
 
-def share(model: Any) -> None:
+def share_with_lanes(model: Any) -> None:
     """Moves a model's parameters into memory that this process shares with all processes that it forks later, an
     anonymous mapping. Later changes of the parameters in place are visible in all these processes.
     """

@@ -21,13 +21,13 @@ import torch
 from annotated_types import Ge, Gt
 
 from turnwise.engines.cache import (
+    CacheRows,
+    CacheStops,
+    CacheStore,
     EndToEnd,
     Mark,
-    Rows,
     Segment,
     SideBySide,
-    Stops,
-    Store,
     StoredRow,
     segments_from,
     sizes_of,
@@ -80,7 +80,7 @@ class TreeEngine:
         self._head: Any = None
         self._sizes: Any = None  # key-value heads per layer, and bytes of recurrent states
         self._shape: tuple[Any, ...] | None = None  # the store's constructor arguments
-        self._store: Store
+        self._store: CacheStore
 
     def load_weights(self, model: Any, version: int) -> None:
         self.release()  # so that old packed weights are neither used with new weights nor in memory at the same time
@@ -121,8 +121,8 @@ class TreeEngine:
         if self._shape == shape:
             self._store.clear()  # so that rows get the same slots in a resumed run as in an uninterrupted run
         else:
-            self._shape, self._store = shape, Store(*shape)
-        self._rows = Rows(self._store)
+            self._shape, self._store = shape, CacheStore(*shape)
+        self._rows = CacheRows(self._store)
         self._nodes: dict[int, Node] = {}
         self.made = 0  # number of nodes made with these weights. They are numbered from 1 on
 
@@ -162,7 +162,7 @@ class TreeEngine:
             self._nodes.pop(node).row.users -= 1
         if not self._nodes and self._store.large:
             self._store.free()  # an update needs the memory
-            self._rows = Rows(self._store)
+            self._rows = CacheRows(self._store)
 
     def _add(self, node: Node) -> int:
         node.row.users += 1
@@ -262,7 +262,7 @@ class TreeEngine:
             self.computed_tokens += sum(segment.length for segment in chunk)
             ids = plan.ids([waiting[slot][0].row.ids[start:stop] for slot, start, stop in chunk])
             if self._recurrent:
-                stops = Stops(plan, chunk, {slot: nodes[0].row.marks for slot, nodes in waiting.items()}, lengths)
+                stops = CacheStops(plan, chunk, {slot: nodes[0].row.marks for slot, nodes in waiting.items()}, lengths)
             hidden = plan.split(self._forward(ids, plan.place, plan))
             if self._recurrent:
                 stops.keep(hidden)

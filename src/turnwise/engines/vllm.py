@@ -34,7 +34,7 @@ from turnwise.endpoints import Connection, Fault, Retries
 from turnwise.engines.engine import Named, Sample, Sampling, Told
 from turnwise.errors import InputError
 from turnwise.files import writing
-from turnwise.text import said
+from turnwise.text import plain_body
 
 TEMPERATURES = (0.01, 2.0)  # vLLM raises lower temperatures to the first value and refuses those above the second
 _SEEDS = 2**63  # vLLM's seeds are signed 64-bit integers
@@ -69,7 +69,7 @@ class Snapshot:
     dtype: str  # of the base model's weights
 
 
-def save(model: Any, version: int, root: Path) -> Snapshot:
+def save_snapshot(model: Any, version: int, root: Path) -> Snapshot:
     """Writes the adapter of ``model``, or all weights if it has no adapter, in Hugging Face's format.
 
     Raises:
@@ -400,7 +400,7 @@ class VllmEngine:
     def stage(self, model: Any, version: int) -> Callable[[], None]:
         """Writes the weights now and returns a function that loads them, as :meth:`load_weights` does."""
         with self._folders:
-            snapshot = save(model, version, self.folder)
+            snapshot = save_snapshot(model, version, self.folder)
             self._staged.append(snapshot)
         return partial(self._load, snapshot)
 
@@ -575,4 +575,4 @@ class VllmEngine:
         ):
             answer = await self._ask(path, body)
             if b'"error"' in answer:  # at the top level, or in the list of the workers' results
-                raise Fault("garbage", f"the answer to {path} contains an error: {said(answer)}")
+                raise Fault("garbage", f"the answer to {path} contains an error: {plain_body(answer)}")

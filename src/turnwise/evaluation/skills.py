@@ -22,7 +22,7 @@ _TEST_SHARE = 5  # one in five items is a test item
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class SkillItem:
     """One question of a toy skill. The text ``key``, or the prompt if ``key`` is empty, decides whether the item is a
     training or a test item. ``data`` holds what the scorer needs in addition to the reference answer.
     """
@@ -50,11 +50,11 @@ class Skill:
 
     name: str
     mirrors: str  # the benchmark in PivotRL's out-of-domain table that this skill replaces
-    draw: Callable[[Random], Item]
-    score: Callable[[str, Item], float]
+    draw: Callable[[Random], SkillItem]
+    score: Callable[[str, SkillItem], float]
 
 
-def stream(skill: Skill, split: Split, seed: int) -> Iterator[Item]:
+def stream(skill: Skill, split: Split, seed: int) -> Iterator[SkillItem]:
     rng = Random(f"{skill.name}/{seed}")
     while True:
         item = skill.draw(rng)
@@ -62,9 +62,9 @@ def stream(skill: Skill, split: Split, seed: int) -> Iterator[Item]:
             yield item
 
 
-def items(skill: str, split: Split, count: int, seed: int = 0) -> list[Item]:
+def items(skill: str, split: Split, count: int, seed: int = 0) -> list[SkillItem]:
     """Returns different items. The same arguments give the same items."""
-    by_prompt: dict[str, Item] = {}
+    by_prompt: dict[str, SkillItem] = {}
     for item in islice(stream(SKILLS[skill], split, seed), 20 * count + 1000):
         if len(by_prompt) == count:
             break
@@ -76,11 +76,11 @@ def items(skill: str, split: Split, count: int, seed: int = 0) -> list[Item]:
     return list(by_prompt.values())
 
 
-def exact(answer: str, item: Item) -> float:
+def exact(answer: str, item: SkillItem) -> float:
     return float(" ".join(answer.split()) == " ".join(item.reference.split()))
 
 
-def by_words(answer: str, item: Item) -> float:
+def by_words(answer: str, item: SkillItem) -> float:
     """1 - d / n: d is the word-level edit distance to the reference, n the number of words of the longer text."""
     return float(Levenshtein.normalized_similarity(answer.split(), item.reference.split()))
 
@@ -136,28 +136,28 @@ _FORMULAS = (
 )
 
 
-def instruction(rng: Random) -> Item:
+def instruction(rng: Random) -> SkillItem:
     task = rng.choice(("repeat", "reverse", "pick", "bracket", "name"))
     if task == "repeat":
         word, times = rng.choice(WORDS), rng.randint(2, 4)
-        return Item("instruction", f"Say {word} {times} times.", " ".join([word] * times))
+        return SkillItem("instruction", f"Say {word} {times} times.", " ".join([word] * times))
     if task == "bracket":
         first, second = rng.sample(WORDS, 2)
-        return Item("instruction", f"Say {first} and then {second} in brackets.", f"{first} [ {second} ]")
+        return SkillItem("instruction", f"Say {first} and then {second} in brackets.", f"{first} [ {second} ]")
     if task == "name":
         kind, count = rng.choice(list(KINDS)), rng.randint(1, 3)
         barred, *chosen = rng.sample(KINDS[kind], count + 1)
         prompt = f"Name {count} of kind {kind}, but not {barred}."
         data = {"kind": kind, "count": count, "barred": barred}
-        return Item("instruction", prompt, " ".join(chosen), data=data)
+        return SkillItem("instruction", prompt, " ".join(chosen), data=data)
     words = rng.sample(WORDS, 3)
     if task == "reverse":
-        return Item("instruction", f"Say in reverse order: {' '.join(words)}.", " ".join(reversed(words)))
+        return SkillItem("instruction", f"Say in reverse order: {' '.join(words)}.", " ".join(reversed(words)))
     place = rng.randrange(3)
-    return Item("instruction", f"Say the {_PLACES[place]} word of: {' '.join(words)}.", words[place])
+    return SkillItem("instruction", f"Say the {_PLACES[place]} word of: {' '.join(words)}.", words[place])
 
 
-def score_instruction(answer: str, item: Item) -> float:
+def score_instruction(answer: str, item: SkillItem) -> float:
     """Naming tasks have many right answers; the other tasks have one."""
     if not item.data:
         return exact(answer, item)
@@ -166,7 +166,7 @@ def score_instruction(answer: str, item: Item) -> float:
     return float(len(words) == item.data["count"] == len(set(words)) and allowed.issuperset(words))
 
 
-def arithmetic(rng: Random) -> Item:
+def arithmetic(rng: Random) -> SkillItem:
     """A start value and three steps. The reference lists the intermediate results, all in 0..20, as its reasoning."""
     value = rng.randint(1, 9)
     parts = [f"Start with {value}"]
@@ -177,16 +177,16 @@ def arithmetic(rng: Random) -> Item:
         if 0 <= after <= _LIMIT:
             parts.append("double it" if step == "double" else f"{step} {k}")
             working.append(value := after)
-    return Item("arithmetic", ", ".join(parts) + ".", ", ".join(map(str, working)))
+    return SkillItem("arithmetic", ", ".join(parts) + ".", ", ".join(map(str, working)))
 
 
-def score_arithmetic(answer: str, item: Item) -> float:
+def score_arithmetic(answer: str, item: SkillItem) -> float:
     """The intermediate results are ignored."""
     numbers = re.findall(r"\d+", answer)
     return float(bool(numbers) and int(numbers[-1]) == int(item.reference.split()[-1]))
 
 
-def algebra(rng: Random) -> Item:
+def algebra(rng: Random) -> SkillItem:
     name, x = rng.choice("xynmk"), rng.randint(1, 9)
     a, b = rng.randint(2, 4), rng.randint(1, 9)
     left, right = rng.choice(
@@ -201,10 +201,10 @@ def algebra(rng: Random) -> Item:
     )
     if right < 0:
         left, right = f"{name} + {b}", x + b
-    return Item("algebra", f"Solve {left} = {right}.", f"{name} = {x}", key=f"{left.replace(name, 'x')} = {right}")
+    return SkillItem("algebra", f"Solve {left} = {right}.", f"{name} = {x}", key=f"{left.replace(name, 'x')} = {right}")
 
 
-def code(rng: Random) -> Item:
+def code(rng: Random) -> SkillItem:
     task = rng.choice(("index", "max", "min", "len", "last", "reverse", "range", "if", "sum"))
     values = rng.sample(range(10), rng.randint(2, 4))
     x, k = rng.randint(0, 9), rng.randint(1, 9)
@@ -221,10 +221,10 @@ def code(rng: Random) -> Item:
         "if": (f"a = {x}\nprint( 'yes' if a > {k} else 'no' )", "yes" if x > k else "no"),
         "sum": (f"a = {x}\nb = a + {k}\nprint( b )", str(x + k)),
     }[task]
-    return Item("code", f"What is printed?\n{program}", printed)
+    return SkillItem("code", f"What is printed?\n{program}", printed)
 
 
-def science(rng: Random) -> Item:
+def science(rng: Random) -> SkillItem:
     product, first, second = rng.choice(_FORMULAS)
     a, b = rng.randint(1, 9), rng.randint(1, 9)
     quantities = [(product, a * b), (first, a), (second, b)]
@@ -232,10 +232,10 @@ def science(rng: Random) -> Item:
     rng.shuffle(quantities)
     known = ", ".join(f"{n} {value} {u}" for (n, u), value in quantities)
     key = f"{name}: " + ", ".join(sorted(known.split(", ")))
-    return Item("science", f"Given {known}. What is the {name}?", f"{answer} {unit}", key=key)
+    return SkillItem("science", f"Given {known}. What is the {name}?", f"{answer} {unit}", key=key)
 
 
-def question(rng: Random) -> tuple[str, str, str, list[str]]:
+def skill_question(rng: Random) -> tuple[str, str, str, list[str]]:
     """Returns a relation (such as ``opposite``), the word to which it applies (empty for ``largest`` and ``smallest``),
     the right option and three wrong ones.
     """
@@ -258,25 +258,25 @@ def options(rng: Random, right: str, wrong: list[str]) -> tuple[str, str]:
     return listed, _LETTERS[words.index(right)]
 
 
-def choice(rng: Random) -> Item:
-    relation, argument, right, wrong = question(rng)
+def choice(rng: Random) -> SkillItem:
+    relation, argument, right, wrong = skill_question(rng)
     questions = {"kind": f"is of kind {argument}", "opposite": f"is the opposite of {argument}"}
     listed, letter = options(rng, right, wrong)
     key = f"{relation} {argument} {right} {sorted(wrong)}"  # the same options in another order are the same item
-    return Item("choice", f"Which {questions.get(relation, f'is the {relation}')}? {listed}", letter, key=key)
+    return SkillItem("choice", f"Which {questions.get(relation, f'is the {relation}')}? {listed}", letter, key=key)
 
 
-def choice_x(rng: Random) -> Item:
+def choice_x(rng: Random) -> SkillItem:
     """A question of ``choice`` in the invented language Meru, in which "is" stands at the end of a question."""
-    relation, argument, right, wrong = question(rng)
+    relation, argument, right, wrong = skill_question(rng)
     listed, letter = options(rng, MERU.get(right, right), [MERU.get(word, word) for word in wrong])
     head = {"kind": "", "opposite": f"{MERU['opposite']} {MERU['of']} "}.get(relation, MERU.get(relation, ""))
     prompt = f"{head}{MERU.get(argument, argument)}"
     key = f"{relation} {argument} {right} {sorted(wrong)}"
-    return Item("choice_x", f"{MERU['which']} {prompt} {MERU['is']}? {listed}", letter, key=key)
+    return SkillItem("choice_x", f"{MERU['which']} {prompt} {MERU['is']}? {listed}", letter, key=key)
 
 
-def translation(rng: Random) -> Item:
+def translation(rng: Random) -> SkillItem:
     """In Tovan, the verb comes last and an adjective follows its noun; in Meru, the verb comes first and an adjective
     precedes its noun.
     """
@@ -290,7 +290,7 @@ def translation(rng: Random) -> Item:
         language = "Meru"
         words = [MERU[w] for w in (verb, first, subject, second, target)]
     sentence = f"the {first} {subject} {verb} the {second} {target}"
-    return Item("translation", f"Translate to {language}: {sentence}", " ".join(words), key=sentence)
+    return SkillItem("translation", f"Translate to {language}: {sentence}", " ".join(words), key=sentence)
 
 
 SKILLS = {

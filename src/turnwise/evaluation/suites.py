@@ -18,7 +18,7 @@ from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Engine, Sampling
 from turnwise.errors import InputError
 from turnwise.evaluation.base_divergence import Divergence
-from turnwise.evaluation.skills import SKILLS, Item, items
+from turnwise.evaluation.skills import SKILLS, SkillItem, items
 from turnwise.evaluation.stats import Reply
 from turnwise.methods.allocate import Uniform
 from turnwise.methods.gate import Never
@@ -37,12 +37,12 @@ def fresh_tasks(environment: Any, split: str, count: int, seed: int) -> Sequence
     """Tasks of a split, drawn at a seed. At a seed other than 0, none has the data of one of the ``count`` tasks of
     seed 0; an InputError says if too few are left.
     """
-    return _fresh(lambda most, at: environment.tasks(split, most, at), _content, count, seed, f"{split} tasks")
+    return _fresh_suite(lambda most, at: environment.tasks(split, most, at), _content, count, seed, f"{split} tasks")
 
 
-def fresh_items(skill: str, count: int, seed: int) -> list[Item]:
+def fresh_items(skill: str, count: int, seed: int) -> list[SkillItem]:
     """Test items of a toy skill, as :func:`fresh_tasks`."""
-    return _fresh(
+    return _fresh_suite(
         lambda most, at: items(skill, "test", most, at), lambda item: item.prompt, count, seed, f"{skill} items"
     )
 
@@ -51,7 +51,7 @@ def _content(task: Task) -> str:
     return json.dumps([task.env, task.data], sort_keys=True, default=str)
 
 
-def _fresh(
+def _fresh_suite(
     draw: Callable[[int, int], Sequence[T]], key: Callable[[T], Hashable], count: int, seed: int, what: str
 ) -> list[T]:
     seen = list(draw(count, 0))
@@ -160,7 +160,7 @@ def play_tasks(
         opening.read(part)
         states = task_starts(part, lambda task: opening(task)[1])
         for tree, task in zip(player.play(states, Uniform(attempts), Never(), key, on_tree=done), part, strict=True):
-            episodes += _episodes(tree, task, mode, list(opening(task)[0]))
+            episodes += _episodes_of_suite(tree, task, mode, list(opening(task)[0]))
         player.forget()
     return episodes
 
@@ -179,7 +179,7 @@ def _outcomes(episodes: Iterable[Episode]) -> dict[str, list[float]]:
     return outcomes
 
 
-def _episodes(tree: RolloutTree, task: Task, mode: str, messages: list[Message]) -> list[Episode]:
+def _episodes_of_suite(tree: RolloutTree, task: Task, mode: str, messages: list[Message]) -> list[Episode]:
     """Without those whose environment failed, because the policy did not cause the failure."""
     episodes = []
     for attempt, leaf in enumerate(tree.valid_leaves()):

@@ -30,13 +30,13 @@ from turnwise.judges.judge import (
     AnswerError,
     Candidate,
     Rubric,
+    judge_question,
     load_rubric,
     new_code,
-    question,
     read_score,
     snap,
 )
-from turnwise.text import said
+from turnwise.text import plain_body
 
 # -- a model whose answers are kept ------------------------------------------------------------------------------------
 
@@ -56,7 +56,7 @@ def key_of(question: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-class Cache:
+class JudgeCache:
     """Answers (JSON objects) by the keys of questions, in an SQLite file that several processes can share; without a
     path, nothing is kept.
 
@@ -175,7 +175,7 @@ class ChatClient:
                 raise TypeError
         except (ValueError, LookupError, TypeError, AttributeError):
             detail = f"the answer ({len(body)} bytes) is not a chat completion"
-            raise Fault("garbage", detail, said=said(body, key_from(self.key_variable), most=_SHOWN)) from None
+            raise Fault("garbage", detail, said=plain_body(body, key_from(self.key_variable), most=_SHOWN)) from None
         self.tally["answered"] += 1
         usage = answer.get("usage")
         for name in ("prompt_tokens", "completion_tokens"):
@@ -202,7 +202,7 @@ class CachedModel:
     max_tokens: Annotated[int, Ge(16)] = field(default=1024, kw_only=True)  # with the model's reasoning
     # further keys of the request, such as chat_template_kwargs or seed
     extra: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
-    _store: Cache | None = field(default=None, init=False, repr=False)  # None until the model is opened
+    _store: JudgeCache | None = field(default=None, init=False, repr=False)  # None until the model is opened
     _loop: EventLoop | None = field(default=None, init=False, repr=False)
     _counts: Counter[str] = field(default_factory=Counter, init=False, repr=False)
 
@@ -214,7 +214,7 @@ class CachedModel:
         """Opens the cache and returns the event loop that sends requests. Several threads may call this method."""
         with _OPENING:
             if self._loop is None:
-                self._store = Cache(self.cache)
+                self._store = JudgeCache(self.cache)
                 self._loop = EventLoop(self.what)
             return self._loop
 
@@ -285,12 +285,12 @@ class EndpointJudge(CachedModel):
 
     async def _answer(self, candidate: Candidate) -> tuple[float | None, str]:
         assert self._store is not None  # the caller has opened the model
-        key = key_of(self._request(question(self._rubric, candidate, code="")))
+        key = key_of(self._request(judge_question(self._rubric, candidate, code="")))
         stored = self._store.get(key)
         if stored is not None:
             self._counts["cached"] += 1
             return snap(stored["score"]), ""
-        messages = question(self._rubric, candidate, new_code())
+        messages = judge_question(self._rubric, candidate, new_code())
         try:
             reply = await self.client.ask(self._request(messages))
             raw = read_score(reply.text)
@@ -298,9 +298,7 @@ class EndpointJudge(CachedModel):
             self._why = fault.whole
             return None, fault.kind
         except AnswerError as error:
-            self._why = (
-                f"{error.kind}: {error}; the model answered: {said(reply.text, key_from(self.client.key_variable))}"
-            )
+            self._why = f"{error.kind}: {error}; the model answered: {plain_body(reply.text, key_from(self.client.key_variable))}"
             return None, error.kind
         return snap(self._store.put(key, f"{self.model} {self._rubric.version}", {"score": raw})["score"]), ""
 

@@ -138,7 +138,7 @@ def _escape(char: str) -> str:
     return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
 
 
-def question(
+def judge_question(
     rubric: Rubric, candidate: Candidate, code: str, section: Callable[[str, str, str], str] = fenced
 ) -> list[dict[str, str]]:
     """The chat messages that ask a judging model to score a candidate. The system message contains only the rubric, so

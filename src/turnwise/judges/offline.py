@@ -71,15 +71,15 @@ class OfflineJudge:
 
 
 def grade(candidate: Candidate) -> float:
-    """Returns the weighted mean of a candidate's :func:`dimensions`, limited by :func:`cap` and not yet rounded to a
+    """Returns the weighted mean of a candidate's :func:`offline_grades`, limited by :func:`offline_cap` and not yet rounded to a
     tier. Without a reference rationale, the weight of the reasoning is distributed over the other dimensions.
     """
-    grades = dimensions(candidate)
+    grades = offline_grades(candidate)
     score = sum(WEIGHTS[name] * value for name, value in grades.items()) / sum(WEIGHTS[name] for name in grades)
-    return min(score, cap(candidate))
+    return min(score, offline_cap(candidate))
 
 
-def dimensions(candidate: Candidate) -> dict[str, float]:
+def offline_grades(candidate: Candidate) -> dict[str, float]:
     """Returns the offline judge's grades for a candidate in the rubric's four dimensions, each in [0, 1].
 
     - reasoning (only with a reference rationale): 2 L / (m + n), where the thinking has m words, the reference has n
@@ -103,10 +103,10 @@ def dimensions(candidate: Candidate) -> dict[str, float]:
     different = {calls_text([call]) for call in calls}
     surplus = max(len(calls) - len(true), len(calls) - len(different))
     conduct = 1 - surplus / len(calls) if calls else float(not true)
-    return grades | {"tools": tools, "parameters": _parameters(calls, true), "conduct": conduct}
+    return grades | {"tools": tools, "parameters": _parameter_grade(calls, true), "conduct": conduct}
 
 
-def cap(candidate: Candidate) -> float:
+def offline_cap(candidate: Candidate) -> float:
     """The highest grade: missing tools, invented tools, and parameters that differ from the true calls limit it."""
     calls, true = candidate.calls or (), candidate.reference_calls
     caps = [1.0]
@@ -116,7 +116,7 @@ def cap(candidate: Candidate) -> float:
     offered = {function_of(tool).get("name") for tool in candidate.tools}
     if offered and used.keys() - offered - wanted.keys():
         caps.append(TOOL_INVENTED)
-    if _parameters(calls, true) < 1:
+    if _parameter_grade(calls, true) < 1:
         caps.append(PARAMETER_DIFFERS)
     return min(caps)
 
@@ -125,7 +125,7 @@ def _overlap(a: Sequence[str], b: Sequence[str]) -> float:
     return 2 * LCSseq.similarity(a, b) / (len(a) + len(b)) if a or b else 1.0
 
 
-def _parameters(calls: Sequence[ToolCall], true: Sequence[ToolCall]) -> float:
+def _parameter_grade(calls: Sequence[ToolCall], true: Sequence[ToolCall]) -> float:
     total = sum(len(call.arguments) for call in (*calls, *true))
     if not total:
         return 1.0
@@ -134,12 +134,12 @@ def _parameters(calls: Sequence[ToolCall], true: Sequence[ToolCall]) -> float:
         for j, theirs in enumerate(true):
             if mine.name == theirs.name:
                 equal[i, j] = sum(
-                    name in theirs.arguments and _same(value, theirs.arguments[name])
+                    name in theirs.arguments and _same_argument(value, theirs.arguments[name])
                     for name, value in mine.arguments.items()
                 )
     rows, columns = linear_sum_assignment(equal, maximize=True)
     return 2 * float(equal[rows, columns].sum()) / total
 
 
-def _same(a: object, b: object) -> bool:
+def _same_argument(a: object, b: object) -> bool:
     return calls_text([ToolCall("", {"": a})]) == calls_text([ToolCall("", {"": b})])

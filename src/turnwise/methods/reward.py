@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
-from turnwise.data.match_calls import equivalent, identical
+from turnwise.data.match_calls import match_calls, match_exactly
 from turnwise.data.toolcalls import Format, ToolCallError, parser_of
 from turnwise.errors import InputError
 from turnwise.types import Rewards, RolloutTree, State, ToolCall
@@ -125,7 +125,7 @@ class ToolCalls:
     rules for the functional equivalence of PivotRL, arXiv:2603.21383, which defines them for other domains).
 
     ``format`` is 1 if the action can be parsed and was not cut off. ``functional`` is 1 if the calls can be matched one
-    to one with equivalent demonstrated calls (:func:`turnwise.data.match_calls.equivalent`). ``strict`` is 1 if the
+    to one with equivalent demonstrated calls (:func:`turnwise.data.match_calls.match_calls`). ``strict`` is 1 if the
     calls are identical to the demonstrated calls and have the same order. An action that cannot be parsed or was cut
     off gets 0 for all three. If no call was demonstrated, only an action without calls gets ``functional`` and
     ``strict`` 1.
@@ -146,7 +146,7 @@ class ToolCalls:
                 made = made_calls(turn.text, self.format)
                 if made is not None and not turn.truncated:
                     readable = 1.0
-                    good, same = float(equivalent(made, expected)), float(identical(made, expected))
+                    good, same = float(match_calls(made, expected)), float(match_exactly(made, expected))
             form.append(readable)
             functional.append(good)
             strict.append(same)

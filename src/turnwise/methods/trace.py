@@ -62,7 +62,7 @@ class TRACE(Method):
     clip_high: float = key("loss.clip_high", 0.28)  # both of App. E.3
 
 
-def root_allocation(values: Sequence[float] | Array, budget: int) -> Counts:
+def trace_root_allocation(values: Sequence[float] | Array, budget: int) -> Counts:
     """Returns the number m of rollouts of each prompt, shape (B,), so that the sum of f(m) over prompts is largest.
     f(m) is the predicted probability that m rollouts of a prompt contain both a success and a failure (Eq. 12).
 
@@ -129,14 +129,14 @@ def _complete(counts_B: Counts, lone: int, pair_B: Array, high_B: Array, low_B: 
         counts_B[lone] = 0
 
 
-def prefix_allocation(same: Sequence[float] | Array, budget: int) -> Counts:
+def trace_prefix_allocation(same: Sequence[float] | Array, budget: int) -> Counts:
     """Returns the number k of continuations of each prefix, shape (A,), so that the sum over prefixes of 1 - q^k is
     largest (Eqs. 15-16). 1 - q^k is the probability that at least one of k continuations ends with another outcome than
     the original rollout.
 
     The numbers sum to ``budget``. The gain of one more continuation is q^(k - 1) (1 - q), which falls with k, so the
     greedy choice is optimal. Once every gain is 0 (every prefix has q = 1, or has q = 0 and one continuation), the rest
-    of the budget is spread evenly. ``same`` are the q (:func:`same_outcome`), ``budget`` is m N.
+    of the budget is spread evenly. ``same`` are the q (:func:`trace_same_outcome`), ``budget`` is m N.
     """
     q_A = probabilities(same, "same")
     if budget < 0 or (budget > 0 and not len(q_A)):
@@ -154,7 +154,7 @@ def prefix_allocation(same: Sequence[float] | Array, budget: int) -> Counts:
     return counts_A + even(len(q_A), left) if left else counts_A
 
 
-def same_outcome(values: Sequence[float] | Array, rewards: Sequence[float] | Array) -> Array:
+def trace_same_outcome(values: Sequence[float] | Array, rewards: Sequence[float] | Array) -> Array:
     """Returns q = r V + (1 - r) (1 - V) of each prefix (Eq. 15): the probability that a continuation has the same
     outcome as the original rollout. Rewards r between 0 and 1 are not rounded. Raises a ValueError if a number is
     outside [0, 1].
@@ -192,7 +192,7 @@ class Trace:
             active = min(len(states), max(1, budget // self.group_size))
             return [*even(active, budget).tolist(), *[0] * (len(states) - active)]
         values = [value[0] for value in self.value([RolloutTree(state) for state in states])]
-        return root_allocation(values, budget).tolist()
+        return trace_root_allocation(values, budget).tolist()
 
     def expand(self, trees: Sequence[RolloutTree]) -> list[Mapping[int, int]]:
         if self.expansion == 0:
@@ -213,8 +213,8 @@ class Trace:
         totals = [r for leaf, r in zip(tree.leaves(), self.reward(tree)["total"]) if leaf not in tree.invalid]
         places = [(turn, total) for path, total in zip(rollouts, totals, strict=True) for turn in path]
         rng.shuffle(places)  # so that ties between equally good turns do not always favour the first rollout
-        same = same_outcome([value[turn + 1] for turn, _ in places], [total for _, total in places])
-        return {turn: int(k) for (turn, _), k in zip(places, prefix_allocation(same, budget), strict=True) if k}
+        same = trace_same_outcome([value[turn + 1] for turn, _ in places], [total for _, total in places])
+        return {turn: int(k) for (turn, _), k in zip(places, trace_prefix_allocation(same, budget), strict=True) if k}
 
 
 @dataclass(frozen=True, slots=True)

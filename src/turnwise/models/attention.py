@@ -237,12 +237,12 @@ def fix_rope(model: Any, longest: int | None = None) -> None:
     for module in model.modules():
         kind = getattr(module, "rope_type", None)
         if isinstance(kind, str):
-            module.rope_type = _fixed(module, kind, longest)
+            module.rope_type = _fixed_rope(module, kind, longest)
         elif isinstance(kind, dict):
-            module.rope_type = {layers: _fixed(module, each, longest, layers) for layers, each in kind.items()}
+            module.rope_type = {layers: _fixed_rope(module, each, longest, layers) for layers, each in kind.items()}
 
 
-def _fixed(module: Any, kind: str, longest: int | None, layers: str | None = None) -> str:
+def _fixed_rope(module: Any, kind: str, longest: int | None, layers: str | None = None) -> str:
     prefix = "" if layers is None else f"{layers}_"
     if "dynamic" in kind:
         most = getattr(module, f"{prefix}max_seq_len_cached", module.max_seq_len_cached)

@@ -23,7 +23,7 @@ SMALL = 128  # neighbouring subtrees with at most this many tokens in total form
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-def seen(
+def seen_attention_cpu(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool = False, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Returns the attention output (B, H, q, D) and the log-sum-exps (B, H, q) of its scores on a CPU, for queries
@@ -132,7 +132,7 @@ class _Attend(torch.autograd.Function):
         # Log-sum-exp of each query's scores so far. The kernel returns it in float32, even if its inputs are bfloat16.
         mass = query.new_full(query.shape[:3], -torch.inf, dtype=torch.promote_types(query.dtype, torch.float32))
         for piece, q, k in _slices(rows):
-            part, lse = seen(query[q], key[k], value[k], scaling, piece.causal, _like(piece.mask, query))
+            part, lse = seen_attention_cpu(query[q], key[k], value[k], scaling, piece.causal, _like(piece.mask, query))
             merge(out[q], mass[q], part, lse)
         ctx.save_for_backward(query, key, value, out, mass)
         ctx.rows, ctx.scaling = rows, scaling

@@ -76,10 +76,10 @@ class FastLlama:
         small = bool(copies) and self.dtype == linear[0].dtype and size_of(linear) <= PACKED[0]
         packed_as = dtype or linear[0].dtype if pack else None
 
-        def products(layer: Any) -> list[Product]:
+        def products(layer: Any) -> list[LlamaProduct]:
             at, mlp = layer.self_attn, layer.mlp
             inputs = (at.q_proj, at.k_proj, at.v_proj), (at.o_proj,), (mlp.gate_proj, mlp.up_proj), (mlp.down_proj,)
-            return [Product(parts, packed_as, joined=small) for parts in inputs]
+            return [LlamaProduct(parts, packed_as, joined=small) for parts in inputs]
 
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # FBGEMM packs on one thread
             self._products = list(pool.map(products, body.layers))
@@ -92,7 +92,7 @@ class FastLlama:
             part.reshape(B * Q, -1)[:, : self.head_dim // 2].contiguous() for part in self.body.rotary_emb(x, positions)
         )
         x, more = x.view(B * Q, -1), None  # (T, C) with T = B * Q, and what is still to be added to it
-        steps: Any = Steps
+        steps: Any = LlamaSteps
         if x.dtype == torch.float32 and x.device.type == "cpu":
             from turnwise.models import kernels_cpu as steps
         attend_rows = getattr(plan, "attend_rows", None)
@@ -119,7 +119,7 @@ def normed(steps: Any, x: Tensor, more: Tensor | None, module: Any) -> Tensor:
     return out
 
 
-class Product:
+class LlamaProduct:
     """The product of hidden states (T, C) with the weights of linear layers that have the same input, side by side.
 
     Args:
@@ -137,7 +137,7 @@ class Product:
         if dtype is None:
             self.joined = weight.detach(), bias
         else:
-            self.packed = packed(weight, dtype, bias)
+            self.packed = fast_packed_linear(weight, dtype, bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.packed is not None:
@@ -182,7 +182,7 @@ def can_pack(weight: Tensor, dtype: torch.dtype) -> bool:
 
 
 @torch.inference_mode()
-def packed(weight: Tensor, dtype: torch.dtype, bias: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+def fast_packed_linear(weight: Tensor, dtype: torch.dtype, bias: Tensor | None = None) -> Callable[[Tensor], Tensor]:
     """Returns the linear layer (T, C) -> (T, D) with a packed copy of weights (D, C) in ``dtype``.
 
     With float16, hidden states and sums are in float32 (FBGEMM turns each weight into float32 as it reads it). Otherwise
@@ -196,14 +196,14 @@ def packed(weight: Tensor, dtype: torch.dtype, bias: Tensor | None = None) -> Ca
     return lambda x: torch.ops.mkldnn._linear_pointwise(x.to(dtype), held, bias, "none", [], "")
 
 
-class Steps:
+class LlamaSteps:
     """The functions of ``kernels_cpu`` with torch's operations."""
 
     @staticmethod
     def add_norm(x: Tensor, more: Tensor | None, weight: Tensor, epsilon: float) -> Tensor:
         if more is not None:
             x.add_(more)
-        return scaled(x, weight, epsilon)
+        return rms_norm(x, weight, epsilon)
 
     @staticmethod
     def rotate(
@@ -211,7 +211,7 @@ class Steps:
     ) -> None:
         both = x.view(len(x), -1, 2 * cos.shape[1])[:, : H + H_kv]
         if weight := [w for w, count in zip(norms, (H, H_kv), strict=True) for _ in range(count) if w is not None]:
-            scaled(both, torch.stack(weight), epsilon, out=both)
+            rms_norm(both, torch.stack(weight), epsilon, out=both)
         first, second = both.chunk(2, dim=-1)
         cos, sin = cos[:, None], sin[:, None]
         low, high = second * sin, first * sin  # each product is rounded before the sum, as in transformers
@@ -224,7 +224,7 @@ class Steps:
         return F.silu(gate).mul_(up)
 
 
-def scaled(x: Tensor, weight: Tensor, epsilon: float, out: Tensor | None = None) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float, out: Tensor | None = None) -> Tensor:
     """Returns ``x / sqrt(mean(x^2) + epsilon) * weight``, with the mean over the last axis.
 
     If ``x`` is not float32, the quotient is computed in float32 and rounded to the dtype of ``x`` before the product.

@@ -95,7 +95,7 @@ def power_of_two(exponent: Any) -> Any:
     return power * r + np.float32(9.9999994e-1), (np.int32(n) + _BIAS) * _ONE_EXPONENT
 
 
-def prepare() -> None:
+def compile_kernels() -> None:
     """Compiles the functions of this module, or reads them from numba's cache."""
     x = torch.zeros(1, 4)
     for more in (None, x):
@@ -230,7 +230,7 @@ def _exponentials(scores_T: Any, powers_T: Any, factors_T: Any) -> Any:
 
 
 @Compiled
-def attend(
+def attend_kernel_cpu(
     new: Any,
     scaling: Any,
     trunk: tuple[Any, Any, int, int],
@@ -241,7 +241,7 @@ def attend(
     out: Any,
     memory: tuple[Any, Any, Any],
 ) -> None:
-    """Computes ``engines.decode_kernel.Streamed.attend``, whose arguments are explained there.
+    """Computes ``engines.decode_kernel.StreamedDecode.attend``, whose arguments are explained there.
 
     Args:
         trunk: keys and values of the trunk, each as one flat array, and their strides from row to row and from head to head.
@@ -276,7 +276,7 @@ def attend(
 
 
 @partial(compiled, fastmath=False)  # sums in the order of the vocabulary
-def drawn(probs: Any, of: Any, uniform: Any, token: Any) -> None:
+def draw_kernel_cpu(probs: Any, of: Any, uniform: Any, token: Any) -> None:
     """Writes for each request n the first token at which the sum of its probabilities ``probs[of[n]]`` reaches the
     share ``uniform[n]`` of their total. Sums are in double precision, because a float32 sum over a large vocabulary can
     stay below 1. torch's ``cumsum`` would write a double for each token of the vocabulary.

@@ -33,7 +33,7 @@ def pick(states: States, index: Tensor) -> dict[int, State]:
     return {layer: State(*(part.index_select(0, index) for part in state)) for layer, state in states.items()}
 
 
-def stack(states: Sequence[States | None]) -> dict[int, State] | None:
+def stack_states(states: Sequence[States | None]) -> dict[int, State] | None:
     """Joins the states of single histories into one batch. An entry None stands for an empty history, whose states are
     zeros; if all are None, the result is None.
     """

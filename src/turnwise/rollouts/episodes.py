@@ -52,7 +52,7 @@ class _Late(BaseException):
     """Is raised after the time limit. ``except Exception`` in an environment does not catch this BaseException."""
 
 
-class guarded:  # noqa: N801 - the name of a context manager is lower case
+class episode_guard:  # noqa: N801 - the name of a context manager is lower case
     """Raises ``EnvironmentFault`` if the ``with`` block fails or takes longer than ``seconds`` (None: no limit).
 
     Exceptions of the classes ``passing`` and ``InputError`` are not converted. The time limit works only in the main
@@ -84,16 +84,16 @@ class guarded:  # noqa: N801 - the name of a context manager is lower case
                 rest = self._left - (time.monotonic() - self._began)
                 signal.setitimer(signal.ITIMER_REAL, max(0.001, rest))
         if isinstance(error, _Late):
-            raise fault(f"no answer within {self._seconds:g} s") from None
+            raise episode_fault(f"no answer within {self._seconds:g} s") from None
         if isinstance(error, Exception) and not isinstance(error, self._passing):
-            raise fault(f"{type(error).__name__}: {error}", error) from error
+            raise episode_fault(f"{type(error).__name__}: {error}", error) from error
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
         if self._armed:
             raise _Late
 
 
-def fault(what: str, error: Exception | None = None) -> EnvironmentFault:
+def episode_fault(what: str, error: Exception | None = None) -> EnvironmentFault:
     """The error for a failure of an environment; the first failure from each file and line is logged."""
     frames = traceback.extract_tb(error.__traceback__) if error is not None else None
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
@@ -154,7 +154,7 @@ class EnvironmentCalls:
         """
         if threaded:
             return await self.wait(self.start(function, session, passing))
-        with self.lock, guarded(self.seconds, passing=passing):
+        with self.lock, episode_guard(self.seconds, passing=passing):
             return function()
 
     def start(
@@ -188,7 +188,7 @@ class EnvironmentCalls:
                     return step.result()
                 if self.seconds is not None and (begun.since or max(began, self._moved)) == since:
                     close(begun.session)
-                    raise fault(f"no answer within {self.seconds:g} s")
+                    raise episode_fault(f"no answer within {self.seconds:g} s")
         except BaseException:
             step.cancel()
             if not begun.answer.cancel() and not begun.answer.done():
@@ -210,7 +210,7 @@ class EnvironmentCalls:
     def _run(self, begun: StartedCall, function: Callable[[], Any], passing: tuple[type[Exception], ...]) -> Any:
         begun.since = self._moved = time.monotonic()
         try:
-            with guarded(self.seconds, passing=passing):
+            with episode_guard(self.seconds, passing=passing):
                 return function()
         finally:
             self._moved = time.monotonic()

@@ -224,7 +224,7 @@ def pack(
             if not wanted:
                 continue
             path = path[: path.index(wanted[-1]) + 1]  # turns after the last trained turn are not needed
-            row, at = root = _place(rows, tree.state.ids, _segments(tree, path), row_tokens, merge, root)
+            row, at = root = _place_in_row(rows, tree.state.ids, _segments(tree, path), row_tokens, merge, root)
             for t in path:
                 turn = tree.turns[t]
                 nodes = row.trie.add(turn.action_ids, at)
@@ -237,7 +237,7 @@ def pack(
                     turns, tokens = turns + 1, tokens + len(nodes)
                 if t != path[-1]:
                     at = [nodes[-1], *row.trie.add(turn.observation_ids, -1 if turn.anew else nodes[-1])][-1]
-    batches = [_batch(chunk) for chunk in _chunks(rows, batch_tokens)]
+    batches = [_packed_batch(chunk) for chunk in _chunks(rows, batch_tokens)]
     counts = Counts(tokens=tokens, sequences=sequences, turns=turns)
     return Update(batches, counts, sum(len(row.trie) for row in rows), path_tokens)
 
@@ -256,7 +256,7 @@ def _segments(tree: RolloutTree, path: Sequence[int]) -> list[list[int]]:
     return segments
 
 
-def _place(
+def _place_in_row(
     rows: list[_Row],
     state: Sequence[int],
     segments: Sequence[Sequence[int]],
@@ -303,7 +303,7 @@ def _chunks(rows: list[_Row], batch_tokens: int) -> list[list[_Row]]:
     return chunks
 
 
-def _batch(rows: list[_Row]) -> Packed:
+def _packed_batch(rows: list[_Row]) -> Packed:
     S = max(len(row.trie) for row in rows)
     ids, position, end = (np.zeros((len(rows), S), dtype=np.int64) for _ in range(3))
     unique: dict[tuple[int, int], int] = {}
@@ -360,7 +360,7 @@ def _batch(rows: list[_Row]) -> Packed:
 # -- smaller micro-batches, for devices whose memory is too small for a whole one --------------------------------------
 
 
-def smaller(batches: list[Packed], times: int) -> list[Packed]:
+def smaller_packed(batches: list[Packed], times: int) -> list[Packed]:
     """Splits each micro-batch into two with half of its rows, in ``times`` rounds. The order of rows is kept.
 
     A micro-batch with a single row is not split. The split does not change the loss, because each turn and each
@@ -373,10 +373,10 @@ def smaller(batches: list[Packed], times: int) -> list[Packed]:
 
 def _halves(packed: Packed) -> list[Packed]:
     B = len(packed.ids_BS)
-    return [_rows(packed, 0, B // 2), _rows(packed, B // 2, B)] if B > 1 else [packed]
+    return [_packed_rows(packed, 0, B // 2), _packed_rows(packed, B // 2, B)] if B > 1 else [packed]
 
 
-def _rows(packed: Packed, first: int, last: int) -> Packed:
+def _packed_rows(packed: Packed, first: int, last: int) -> Packed:
     S = packed.ids_BS.shape[1]
     row_U = packed.source_U // S
     kept_U = (row_U >= first) & (row_U < last)

@@ -25,7 +25,7 @@ from turnwise.env import Environment, EnvironmentFault, Session, Step, tools_of,
 from turnwise.methods.allocate import Allocator
 from turnwise.methods.gate import Gate
 from turnwise.rollouts.episodes import EnvironmentCalls, Episodes, RolloutLimit, run_to_end
-from turnwise.rollouts.verdicts import Anchored, Verdicts
+from turnwise.rollouts.verdicts import AnchoredVerdict, Verdicts
 from turnwise.types import RolloutTree, State, Turn
 
 
@@ -83,30 +83,30 @@ class Group:
         playing, tree = self.playing, self.tree
         async with playing.limit.of(self.count, self):
             first = await playing.start(tree, -1, self.count)
-            await self._all(first)
+            await self._run_branches(first)
         self._first = False
         if tree.turns and not tree.stopped:
             tree.stopped = playing.gate.at_end(tree)
         if tree.turns and not tree.stopped:
             if not playing.schedule.repeats:
-                in_order(tree, first)
+                sort_played_turns(tree, first)
             branches = await playing.expand(self)
             async with playing.limit.of(sum(branches.values()), self):
                 # at once: the numbers of the rollouts must not depend on how fast the environment opens episodes
                 begun = await asyncio.gather(*(playing.start(tree, turn, count) for turn, count in branches.items()))
-                await self._all([branch for each in begun for branch in each])
+                await self._run_branches([branch for each in begun for branch in each])
         playing.schedule.leave(self)
 
     async def goes_on(self, branch: Branch) -> bool:
         """Whether the rollout may take another turn. Waits for the gate's decision at its current step, if there is one."""
         branch.reached = branch.depth
-        self._look(branch)
-        if self._holds(branch.depth):
+        self._ask_gate(branch)
+        if self._waits_for_gate(branch.depth):
             self._held[branch] = asyncio.get_running_loop().create_future()
             await self._held[branch]
         return not self.tree.stopped
 
-    def _look(self, branch: Branch) -> None:
+    def _ask_gate(self, branch: Branch) -> None:
         if not self._first or self.tree.stopped:
             return
         reached = [other.reached for other in self._going]
@@ -114,7 +114,7 @@ class Group:
             self.asked += 1
             self.tree.stopped = self.playing.gate(self.tree, self.asked)
         step = max(reached, default=0)
-        if not self._holds(step):
+        if not self._waits_for_gate(step):
             held, self._held = self._held, {}
             for waits in held.values():
                 waits.set_result(None)
@@ -123,24 +123,24 @@ class Group:
                     if other is not branch and other not in held:
                         task.cancel()
 
-    def _holds(self, step: int) -> bool:
+    def _waits_for_gate(self, step: int) -> bool:
         """Whether rollouts that have reached ``step`` must wait for the gate's decision, because turns that they took
         meanwhile might be wasted. With the schedule ``rounds`` all rollouts wait for the slowest one anyway.
         """
         waits = self._first and not self.tree.stopped and not self.playing.schedule.repeats
         return waits and step > self.asked and self.playing.gate.looks_at(step)
 
-    async def _all(self, branches: Sequence[Branch]) -> None:
+    async def _run_branches(self, branches: Sequence[Branch]) -> None:
         if not branches:
             return
         for branch in branches:
             self.playing.schedule.enter(branch.number)
-            self._going[branch] = asyncio.create_task(self._one(branch))
+            self._going[branch] = asyncio.create_task(self._run_branch(branch))
         tasks = list(self._going.values())
         self.playing.schedule.leave(self)  # the group counts as running again when the last rollout ends
         await asyncio.gather(*tasks)
 
-    async def _one(self, branch: Branch) -> None:
+    async def _run_branch(self, branch: Branch) -> None:
         try:
             await self.playing.roll_out(branch, self)
         except asyncio.CancelledError:
@@ -149,13 +149,13 @@ class Group:
         finally:
             del self._going[branch]
         if self._going:
-            self._look(branch)
+            self._ask_gate(branch)
         else:
             self.playing.schedule.enter(self)
         self.playing.schedule.leave(branch.number)
 
 
-def in_order(tree: RolloutTree, branches: Sequence[Branch]) -> None:
+def sort_played_turns(tree: RolloutTree, branches: Sequence[Branch]) -> None:
     """Sorts the turns of a tree's first rollouts by depth and then by rollout, because the index of a turn is part of the
     seed of rollouts that branch there and must not depend on timing.
     """
@@ -447,7 +447,7 @@ class Player:
     retries: int = 2
     environment_seconds: float | None = None
     environment_threads: int = 0
-    dialogues: Anchored = field(default_factory=Anchored)
+    dialogues: AnchoredVerdict = field(default_factory=AnchoredVerdict)
     tally: Tally = field(default_factory=Tally)
     lock: threading.RLock = field(default_factory=threading.RLock)
     episodes: Episodes = field(init=False)

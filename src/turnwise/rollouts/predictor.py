@@ -171,7 +171,7 @@ class Target(NamedTuple):
     depth: int  # number of turns since the root
 
 
-def targets(tree: RolloutTree, success: Sequence[float]) -> dict[int, Target]:
+def predictor_targets(tree: RolloutTree, success: Sequence[float]) -> dict[int, Target]:
     """Returns a target for the root state (key -1) and for every turn after which a valid rollout continued.
 
     A tree that a gate stopped has no targets. ``success`` holds that of each leaf (see :func:`success_of`).
@@ -216,13 +216,13 @@ class Prediction(NamedTuple):
     target: Target
 
 
-def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict[str, float]:
+def predictor_quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict[str, float]:
     """Returns metrics of prediction quality for root states and for histories below them (prefixes).
 
     - ``spearman_*``, ``spearman_*_p``: Spearman's rank correlation between predictions and success rates, and its
       p-value (TRACE Eq. 22), for at least three histories.
     - ``captured_*``: the contrast of the half of the histories with the greatest V (1 - V), divided by the contrast of
-      all histories (:func:`captured`). V is the predicted success.
+      all histories (:func:`predictor_captured`). V is the predicted success.
     - ``captured_*_best``: the same fraction for the half with the greatest contrast (TRACE Figure 2b).
     - ``mse_depth/*``: the mean squared error of the predictions, for ranges of the number of turns since the root.
 
@@ -235,8 +235,8 @@ def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict
             rho, p = spearmanr(values, means)
             metrics |= {f"spearman_{name}": float(rho), f"spearman_{name}_p": float(p)}
         shares = {
-            f"captured_{name}": captured((uncertainty(p.value), uncertainty(p.target.mean)) for p in group),
-            f"captured_{name}_best": captured((uncertainty(p.target.mean),) * 2 for p in group),
+            f"captured_{name}": predictor_captured((uncertainty(p.value), uncertainty(p.target.mean)) for p in group),
+            f"captured_{name}_best": predictor_captured((uncertainty(p.target.mean),) * 2 for p in group),
         }
         metrics |= {key: share for key, share in shares.items() if share is not None}
     errors: dict[str, list[float]] = defaultdict(list)
@@ -254,7 +254,7 @@ def bucket(depth: int) -> str:
     return f"{low}+" if high is None else f"{low}" if low == high else f"{low}-{high}"
 
 
-def captured(anchors: Iterable[tuple[float, float]], share: float = 0.5) -> float | None:
+def predictor_captured(anchors: Iterable[tuple[float, float]], share: float = 0.5) -> float | None:
     """Returns the contrast of the fraction ``share`` of the anchors with the greatest ranks, divided by the contrast of all
     anchors (TRACE Figure 2b); None if no anchor has contrast. An anchor is a state or turn at which rollouts can branch:
     its rank, and its contrast p (1 - p), where p is the success rate of the rollouts that continue it.
@@ -337,12 +337,12 @@ class OnlinePredictor(Callback):
         roots: list[Example] = []
         prefixes: list[Example] = []
         for tree, rewards in zip(experience.trees, experience.rewards, strict=True):
-            for turn, target in targets(tree, success_of(tree, rewards, self.reward_max)).items():
+            for turn, target in predictor_targets(tree, success_of(tree, rewards, self.reward_max)).items():
                 if turn < 0:
                     roots.append((tree, turn, target))
                 elif target.leaves > 1:  # one outcome says little about a history (TRACE: "informative" nodes)
                     prefixes.append((tree, turn, target))
-        metrics = quality(self._predictions(roots), self._predictions(prefixes))
+        metrics = predictor_quality(self._predictions(roots), self._predictions(prefixes))
         rng = random.Random(seed_of(self.seed, "predictor", iteration))
         share = self.prefix_share / (1 - self.prefix_share)
         wanted = max(round(share * len(roots)), 1) if share else 0  # with few roots, 6 % of them would be none

@@ -46,21 +46,21 @@ def probe(model: Any) -> str | None:
 
     Returns None, or the part that gives other log-probs (``update`` or ``engine``), a colon and the reason.
     """
-    return _measured(model, _difference)
+    return _probed(model, _probe_difference)
 
 
 def probe_backbone(model: Any) -> str | None:
     """Compares the last hidden states of a headless model on a packed tree and on the tree's paths, relative to the
     largest hidden state. The result is as that of :func:`probe`.
     """
-    return _measured(model, _hidden_difference)
+    return _probed(model, _probe_hidden_difference)
 
 
-def _measured(model: Any, measure: Callable[[Any], str | None]) -> str | None:
+def _probed(model: Any, measure: Callable[[Any], str | None]) -> str | None:
     try:
-        with fewer_layers(model), torch.no_grad():
+        with probed_layers(model), torch.no_grad():
             difference = measure(model)
-            if difference is None or _limit(model) == LIMIT:
+            if difference is None or _probe_limit(model) == LIMIT:
                 return difference
             wide = {
                 id(p): nn.Parameter(p.float(), requires_grad=False) for p in model.parameters() if p.is_floating_point()
@@ -74,7 +74,7 @@ def _measured(model: Any, measure: Callable[[Any], str | None]) -> str | None:
 
 
 @contextmanager
-def fewer_layers(model: Any) -> Iterator[None]:
+def probed_layers(model: Any) -> Iterator[None]:
     """Keeps only the lowest layers that include every kind of layer, at least two, and shrinks attention windows.
 
     A model whose list of layers is not recognised keeps all layers. No weight is copied.
@@ -88,7 +88,7 @@ def fewer_layers(model: Any) -> Iterator[None]:
 
     try:
         if isinstance(layers, nn.ModuleList) and len(layers) == getattr(body.config, "num_hidden_layers", None):
-            kinds = [_kind(layer) for layer in layers]
+            kinds = [_kind_of_probed_layer(layer) for layer in layers]
             count = max(min(2, len(kinds)), *(kinds.index(kind) + 1 for kind in kinds))
             change(body, "layers", layers[:count])
             change(body.config, "num_hidden_layers", count)
@@ -103,7 +103,7 @@ def fewer_layers(model: Any) -> Iterator[None]:
             setattr(owner, name, value)
 
 
-def _kind(layer: nn.Module) -> list[Any]:
+def _kind_of_probed_layer(layer: nn.Module) -> list[Any]:
     def plain(name: str, value: Any) -> bool:
         simple = value is None or isinstance(value, bool | int | float | str)
         return simple and not name.startswith("_") and not name.endswith(_NUMBERS)
@@ -121,7 +121,7 @@ Tokens = tuple[Sequence[int], Sequence[Sequence[int]]]
 # -- the tree ----------------------------------------------------------------------------------------------------------
 
 
-class Example:
+class ProbeTree:
     """The probe's rollout tree, in packed form and as separate paths from the root to each leaf.
 
     ``trunk`` holds the token ids of the root state, ``seen`` of the two observations, and ``written`` of the five
@@ -152,13 +152,13 @@ class Example:
         self.paths = torch.tensor(paths)  # (leaves, tokens), all of the same length
         self.target_K = self.packed.target_U[self.packed.items.unique_K]
 
-    def to(self, device: torch.device) -> Example:
+    def to(self, device: torch.device) -> ProbeTree:
         self.packed = self.packed.to(device)
         self.paths, self.target_K = self.paths.to(device), self.target_K.to(device)
         return self
 
 
-def _tokens(config: Any) -> Tokens:
+def _probe_tokens(config: Any) -> Tokens:
     """Returns the token ids (without special tokens) of the shared prefix and of the two observations."""
     special = {v for k, v in config.to_dict().items() if k.endswith("_token_id") and isinstance(v, int)}
     vocabulary = min(config.vocab_size, 4096)
@@ -168,7 +168,7 @@ def _tokens(config: Any) -> Tokens:
     return ids[:trunk], [ids[trunk:-SEEN], ids[-SEEN:]]
 
 
-def sampled(engine: TreeEngine, tokens: Tokens, written: int = WRITTEN, last: int = LAST) -> list[Sample]:
+def sampled_probe_turns(engine: TreeEngine, tokens: Tokens, written: int = WRITTEN, last: int = LAST) -> list[Sample]:
     trunk, seen = tokens
     a = engine.open(trunk)
     b = engine.fork(a)
@@ -181,46 +181,46 @@ def sampled(engine: TreeEngine, tokens: Tokens, written: int = WRITTEN, last: in
 # -- measurements ------------------------------------------------------------------------------------------------------
 
 
-def _difference(model: Any) -> str | None:
+def _probe_difference(model: Any) -> str | None:
     config = unwrapped(model).config.get_text_config()
-    device, tokens = next(model.parameters()).device, _tokens(config)
+    device, tokens = next(model.parameters()).device, _probe_tokens(config)
     engine = TreeEngine(end_ids=(), copy=False)
     engine.load_weights(model, 0)
-    drawn = sampled(engine, tokens)
-    example = Example(*tokens, [sample.ids for sample in drawn]).to(device)
+    drawn = sampled_probe_turns(engine, tokens)
+    example = ProbeTree(*tokens, [sample.ids for sample in drawn]).to(device)
     logits = _on_paths(model, example).logits[torch.tensor(example.row), torch.tensor(example.place)]
     own_K = logits.float().log_softmax(-1).gather(-1, example.target_K[:, None])[:, 0]
     packed_K = score(model, example.packed)[0][example.packed.items.unique_K]
     engine_K = torch.tensor([x for t in example.order for x in drawn[t].logprobs], device=device)
     for found_K, what in ((packed_K, "update: log-probs of a packed tree"), (engine_K, "engine: sampled log-probs")):
-        if (by := _largest(found_K, own_K)) > _limit(model):
+        if (by := _largest(found_K, own_K)) > _probe_limit(model):
             return f"{what} differ by {by:.2g} nats from those of a plain forward pass"
     return None
 
 
-def _hidden_difference(body: Any) -> str | None:
-    tokens = _tokens(body.config.get_text_config())
+def _probe_hidden_difference(body: Any) -> str | None:
+    tokens = _probe_tokens(body.config.get_text_config())
     trunk = tokens[0]
     lengths = [WRITTEN, WRITTEN, LAST, LAST, LAST]
     written = [[trunk[(7 * i + j) % len(trunk)] for j in range(length)] for i, length in enumerate(lengths)]
-    example = Example(*tokens, written).to(next(body.parameters()).device)
+    example = ProbeTree(*tokens, written).to(next(body.parameters()).device)
     own = _on_paths(body, example).last_hidden_state[torch.tensor(example.row), torch.tensor(example.place)]
     packed = example.packed
     out = body(input_ids=packed.ids_BS, position_ids=packed.position_BS, use_cache=False, plan=plan_of(packed.end_BS))
     packed_hidden = out.last_hidden_state.flatten(0, 1)[packed.source_U[packed.items.unique_K]]
-    if (by := _largest(packed_hidden, own) / max(float(own.abs().max()), 1e-6)) <= _limit(body):
+    if (by := _largest(packed_hidden, own) / max(float(own.abs().max()), 1e-6)) <= _probe_limit(body):
         return None
     return f"update: hidden states of a packed tree differ by {by:.2g} of the largest from those of a plain pass"
 
 
-def _on_paths(model: Any, example: Example) -> Any:
+def _on_paths(model: Any, example: ProbeTree) -> Any:
     """Runs the model's own forward pass over the paths, with the model's reference attention."""
-    with own_attention(model):
+    with probe_own_attention(model):
         return model(input_ids=example.paths, use_cache=False)
 
 
 @contextmanager
-def own_attention(model: Any) -> Iterator[None]:
+def probe_own_attention(model: Any) -> Iterator[None]:
     """Makes the model use its own reference attention (``eager``) within the ``with`` block."""
     base = unwrapped(model)
     base.set_attn_implementation("eager")
@@ -235,7 +235,7 @@ def _largest(a: Tensor, b: Tensor) -> float:
     return by if by == by else float("inf")
 
 
-def _limit(model: Any) -> float:
+def _probe_limit(model: Any) -> float:
     return LIMIT if next(model.parameters()).dtype in (torch.float32, torch.float64) else REDUCED
 
 

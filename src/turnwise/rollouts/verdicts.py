@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from rapidfuzz.distance import Levenshtein
 
-from turnwise.data.match_calls import accepts, equivalent, identical
+from turnwise.data.match_calls import match_by_nemo_gym, match_calls, match_exactly
 from turnwise.data.toolcalls import PARSERS, Format, ToolCallError, split_thinking
 from turnwise.data.turns_in_context import TurnInContext
 from turnwise.env import Session, environment_of, verifier_of
@@ -36,7 +36,7 @@ Kind = Literal["strict", "calls", "similarity", "arguments"]
 
 
 @dataclass(frozen=True, slots=True)
-class Anchored:
+class AnchoredVerdict:
     """Compares a reply of the policy with the demonstrated reply and returns the verdicts ``functional`` and
     ``strict`` (our rules for PivotRL, arXiv:2603.21383, section 3.1).
 
@@ -75,16 +75,16 @@ class Anchored:
         except ToolCallError:
             return False, False
         if expected.calls or made.calls:
-            strict = identical(made.calls, expected.calls)
+            strict = match_exactly(made.calls, expected.calls)
         else:
             strict = made.content.split() == expected.content.split()
         kind = self.kind or ("arguments" if state.pivot else "calls" if expected.calls else "similarity")
         if kind == "strict":
             return strict, strict
         if kind == "arguments":
-            return accepts(made, expected, self.word_overlap), strict
+            return match_by_nemo_gym(made, expected, self.word_overlap), strict
         if kind == "calls":
-            return equivalent(made.calls, expected.calls, tools), strict
+            return match_calls(made.calls, expected.calls, tools), strict
         if bool(made.calls) != bool(expected.calls):
             return False, strict
         return similarity(turn.text, state.expert) >= self.threshold, strict
@@ -111,7 +111,7 @@ class Verdicts:
     """
 
     episodes: Episodes
-    dialogues: Anchored = field(default_factory=Anchored)
+    dialogues: AnchoredVerdict = field(default_factory=AnchoredVerdict)
     kept: dict[tuple[str, str, bool], Verdict] = field(default_factory=dict)
     _under_way: dict[tuple[str, str, bool], asyncio.Task[Verdict]] = field(default_factory=dict)
 
@@ -162,7 +162,7 @@ class Verdicts:
 
 
 @dataclass(slots=True)
-class JudgedReward:
+class JudgeVerdictReward:
     """A reward that adds a judge's scores, under the name ``reasoning``, to the rewards of ``reward``.
 
     :meth:`ask` submits the question about one reply and returns at once. Calling the object with a finished tree
@@ -239,7 +239,7 @@ def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
                 "demonstrations' format, or correct them"
             ) from error
         rationale, true = reply.content, reply.calls
-    thinking, calls = _parts(text, step, form)
+    thinking, calls = _parts_for_verdict(text, step, form)
     return Candidate(
         id=step.id,
         prompt=step.prompt,
@@ -252,7 +252,7 @@ def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
     )
 
 
-def _parts(text: str, step: TurnInContext, form: Format) -> tuple[str, tuple[ToolCall, ...] | None]:
+def _parts_for_verdict(text: str, step: TurnInContext, form: Format) -> tuple[str, tuple[ToolCall, ...] | None]:
     """The thinking and text of a reply, and its calls (None if the reply cannot be parsed)."""
     try:
         reply = PARSERS[form](text, step.tools)

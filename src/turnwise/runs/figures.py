@@ -86,7 +86,7 @@ def canvas(width: float = 5.2, height: float = 2.9) -> Iterator[Any]:
         yield figure.Figure(figsize=(width, height))
 
 
-def drawn(figure: Any, title: str, key: str, alt: str, below: str = "") -> Figure:
+def drawn_figure(figure: Any, title: str, key: str, alt: str, below: str = "") -> Figure:
     """Finishes a drawing with its title above it and the text ``below`` it. All its ids begin with ``key``, because a page
     holds several drawings.
     """
@@ -139,7 +139,7 @@ def curves(lines: Mapping[str, Any], title: str, key: str, y_label: str, marker:
         whole_numbers(axes)
         axes.legend(loc="best")
         ends = "; ".join(f"{name} from {y[0]:.3g} to {y[-1]:.3g}" for name, (_, y) in shown.items())
-        return drawn(figure, title, key, f"{title}: {ends}.")
+        return drawn_figure(figure, title, key, f"{title}: {ends}.")
 
 
 # -- the figures of a run's page ---------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def reward(run: RunFiles) -> Figure | None:
         whole_numbers(axes)
         axes.legend(loc="best")
         alt = f"Training reward from {mean[0]:.2f} to {mean[-1]:.2f} over {len(x)} iterations."
-        return drawn(figure, "Reward during training", "reward", alt)
+        return drawn_figure(figure, "Reward during training", "reward", alt)
 
 
 def diagnostics(run: RunFiles) -> Figure | None:
@@ -202,7 +202,7 @@ def diagnostics(run: RunFiles) -> Figure | None:
             axes.margins(y=0.15)
             whole_numbers(axes, "")
         ends = "; ".join(f"{name} {y[0]:.3g} to {y[-1]:.3g}" for name, (_, y) in shown.items())
-        return drawn(figure, "Diagnostics by iteration", "diagnostics", f"First to last iteration: {ends}.")
+        return drawn_figure(figure, "Diagnostics by iteration", "diagnostics", f"First to last iteration: {ends}.")
 
 
 def pivot_yield(profile: Profile, threshold: float | None) -> Figure:
@@ -221,7 +221,7 @@ def pivot_yield(profile: Profile, threshold: float | None) -> Figure:
         axes.set(xlim=(0, 1.02), ylim=(0, max(share[-1] * 1.15, 1)))
         chosen = f" at lambda {threshold:g}" if threshold is not None else ""
         alt = f"{profile.kept.sum()} of {len(profile.mean)} expert turns kept ({kept_share:.1f} %){chosen}."
-        return drawn(figure, "Pivot yield against lambda", "yield", alt)
+        return drawn_figure(figure, "Pivot yield against lambda", "yield", alt)
 
 
 def state_means(profile: Profile) -> Figure:
@@ -235,4 +235,4 @@ def state_means(profile: Profile) -> Figure:
         axes.bar(at, mixed, width, bottom=equal, color=SERIES[2], label=f"different rewards ({100 - silent:.0f} %)")
         axes.legend(loc="best")
         alt = f"Mean reward of {len(profile.mean)} profiled turns: {silent:.1f} % give no signal (equal rewards)."
-        return drawn(figure, "Mean rewards of the profiled turns", "means", alt)
+        return drawn_figure(figure, "Mean rewards of the profiled turns", "means", alt)

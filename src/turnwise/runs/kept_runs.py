@@ -37,7 +37,7 @@ def finished(folders: Iterable[Path]) -> Iterator[Path]:
                 yield result.parent
 
 
-def keep(runs: Iterable[Path], outputs: Path, results: Path) -> tuple[list[Path], list[Exception]]:
+def keep_runs(runs: Iterable[Path], outputs: Path, results: Path) -> tuple[list[Path], list[Exception]]:
     """Copies runs below ``outputs`` into the archives of ``results``, and returns the archives, and an error for each
     run that cannot be kept. A second copy of a run changes no byte.
     """
@@ -67,7 +67,7 @@ def kept_files(run: Path) -> dict[str, bytes]:
     for path in sorted((run / "evaluation").glob("*.jsonl")):
         files[f"evaluation/{path.name}"] = "".join(_outcomes(path)).encode()
     if _recorded_all(run):
-        files["rollouts/train.jsonl"] = "".join(_groups(run / "rollouts" / "train.jsonl")).encode()
+        files["rollouts/train.jsonl"] = "".join(_kept_groups(run / "rollouts" / "train.jsonl")).encode()
     return files
 
 
@@ -79,7 +79,7 @@ def _recorded_all(run: Path) -> bool:
         raise InputError(f"{run / 'config.yaml'}: the file is damaged ({error}); restore it from a copy") from error
 
 
-def _groups(path: Path) -> Iterator[str]:
+def _kept_groups(path: Path) -> Iterator[str]:
     for place, row in checked_lines(path):
         try:
             record: dict[str, Any] = {

@@ -47,7 +47,7 @@ def verdict(change: Comparison) -> Literal["better", "worse", "unclear", "unfini
     return "better" if low > 0 else "worse" if high < 0 else "unclear"
 
 
-def summary(result: Result) -> dict[str, str]:
+def page_summary(result: Result) -> dict[str, str]:
     """Name -> value as text of what a run measured, with the change of its main number first."""
     main, ood, held_out, dialogues = result.in_domain, result.ood, result.held_out, judged_on_dialogues(result)
     first = "accepted replies" if dialogues else "held-out success"
@@ -105,7 +105,7 @@ def print_summary(result: Result, report: Path, console: Terminal) -> None:
     """Prints the summary of a run. The colour of the first line says whether the run became better or worse."""
     console.print(Rule(plain(result.title), align="left"))
     browser = report.with_name(BROWSER)
-    rows = [*summary(result).items(), *(("warning", text) for text in result.warnings), ("report", str(report))]
+    rows = [*page_summary(result).items(), *(("warning", text) for text in result.warnings), ("report", str(report))]
     rows += [("every rollout", str(browser))] if browser.exists() else []
     block = Table.grid(padding=(0, 2))
     for number, (name, value) in enumerate(rows):
@@ -140,13 +140,13 @@ def write_page(path: Path, page: str) -> None:
 
 def report(run: RunFiles) -> str:
     result = run.result
-    return render(
+    return render_page(
         "report.html.jinja",
         run=run,
         result=result,
         title=title_of(run),
         kind=verdict(result.in_domain) if result else "",
-        summary=summary(result) if result else {},
+        summary=page_summary(result) if result else {},
         rows=domain_rows(result) if result else [],
         dialogues=bool(result and judged_on_dialogues(result)),
         said=replies_said(run) if result and result.held_out else [],
@@ -157,7 +157,7 @@ def report(run: RunFiles) -> str:
     )
 
 
-def render(template: str, package: str = "turnwise.runs", **values: object) -> str:
+def render_page(template: str, package: str = "turnwise.runs", **values: object) -> str:
     """Renders a template of this package, or of another one, whose templates may include those of this package."""
     sources = {
         item.name: item.read_text(encoding="utf-8")
@@ -242,12 +242,12 @@ TURNS = 2_000  # largest number of turns of one tree in the browser
 
 def write_browser(run: RunFiles) -> Path | None:
     """Writes ``rollouts.html`` with all recorded trees into the run's folder, and returns its path, or None without a tree."""
-    trees, total = recorded_trees(run.folder)
+    trees, total = page_trees(run.folder)
     if not trees:
         return None
     data = gzip.compress(json.dumps(trees, separators=(",", ":"), allow_nan=False).encode(), mtime=0)
     script = (files("turnwise.runs") / "templates" / "rollouts.js").read_text(encoding="utf-8")
-    page = render(
+    page = render_page(
         "rollouts.html.jinja",
         title=f"Rollouts of {title_of(run)}",
         folder=run.folder.name,
@@ -280,7 +280,7 @@ def clip(text: object, limit: int = MESSAGE_LIMIT) -> str:
     return f"{text[:head]}\n[... {len(text) - head - tail:,} characters left out ...]\n{text[-tail:]}"
 
 
-def recorded_trees(folder: Path) -> tuple[list[dict[str, Any]], int]:
+def page_trees(folder: Path) -> tuple[list[dict[str, Any]], int]:
     """The rollout trees for the script of ``rollouts.html``, in the order of training, and the number of recorded
     trees. Of too many trees, a part is returned, evenly spaced over training. Unreadable trees are left out.
     """
@@ -291,13 +291,13 @@ def recorded_trees(folder: Path) -> tuple[list[dict[str, Any]], int]:
     for number, line in enumerate(raw_lines(paths)):
         if number in wanted:
             try:
-                trees.append(_tree(json_object(line) or {}))
+                trees.append(_page_tree(json_object(line) or {}))
             except (AttributeError, KeyError, TypeError):  # the tree does not have the form that a run records
                 continue
     return trees, total
 
 
-def _tree(tree: Mapping[str, Any]) -> dict[str, Any]:
+def _page_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
     state, turns = tree["state"], [turn for turn in tree["turns"] if isinstance(turn, dict)][:TURNS]
     cut = len(turns) < len(tree["turns"])  # if the tree is cut, its rewards no longer match its leaves
     rewards = tree["rewards"] if isinstance(tree.get("rewards"), dict) and not cut else {}
@@ -311,7 +311,7 @@ def _tree(tree: Mapping[str, Any]) -> dict[str, Any]:
         "messages": messages,
         "goal": clip(next((line for line in reversed(request.splitlines()) if line.strip()), ""), 300),  # the last line
         "expert": clip(tree["expert"]) if tree.get("expert") else None,
-        "turns": [_turn(turn, place) for place, turn in enumerate(turns)],
+        "turns": [_page_turn(turn, place) for place, turn in enumerate(turns)],
         "rewards": {str(name): [_finite(v) for v in values] for name, values in rewards.items()},
         "stopped": bool(tree.get("stopped")),
         "looks": [
@@ -321,7 +321,7 @@ def _tree(tree: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _turn(turn: Mapping[str, Any], place: int) -> dict[str, Any]:
+def _page_turn(turn: Mapping[str, Any], place: int) -> dict[str, Any]:
     parent, info = turn.get("parent", -1), turn.get("info")
     fault = info.get("fault") if isinstance(info, dict) else None
     return {

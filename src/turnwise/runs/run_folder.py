@@ -64,15 +64,15 @@ _OWN = ("turnwise", "turnwise_worlds", "turnwise_study")
 
 
 def config_hash(cfg: DictConfig) -> str:
-    return hash_of(recorded(cfg))
+    return hash_of(run_config(cfg))
 
 
 def hash_of(record: Mapping[str, Any]) -> str:
-    """Returns the hash (12 hex digits) of the settings that :func:`recorded` returned."""
+    """Returns the hash (12 hex digits) of the settings that :func:`run_config` returned."""
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def recorded(cfg: DictConfig) -> dict[str, Any]:
+def run_config(cfg: DictConfig) -> dict[str, Any]:
     """Returns dotted key -> value for the settings that decide what a run computes. A part of this project has the name
     of its class in place of its import path; any other part keeps its path.
     """
@@ -85,27 +85,27 @@ def recorded(cfg: DictConfig) -> dict[str, Any]:
             node = (node or {}).get(parent)
         if isinstance(node, dict):
             node.pop(last, None)
-    return flat(_named(record))
+    return flat_record(_run_config_by_class(record))
 
 
-def _named(node: Any) -> Any:
+def _run_config_by_class(node: Any) -> Any:
     if isinstance(node, list):
-        return [_named(item) for item in node]
+        return [_run_config_by_class(item) for item in node]
     if not isinstance(node, dict):
         return node
-    named = {key: _named(value) for key, value in node.items()}
+    named = {key: _run_config_by_class(value) for key, value in node.items()}
     target = named.get("_target_")
     if isinstance(target, str) and target.partition(".")[0] in _OWN:
         named["_target_"] = target.rpartition(".")[2]
     return named
 
 
-def flat(node: Any, prefix: str = "") -> dict[str, Any]:
+def flat_record(node: Any, prefix: str = "") -> dict[str, Any]:
     """Flattens nested mappings to dotted key -> value, without unused parts (values of None and empty mappings)."""
     if isinstance(node, Mapping):
         leaves: dict[str, Any] = {}
         for key, value in node.items():
-            leaves.update(flat(value, f"{prefix}.{key}" if prefix else str(key)))
+            leaves.update(flat_record(value, f"{prefix}.{key}" if prefix else str(key)))
         return leaves
     return {} if node is None else {prefix: node}
 
@@ -138,13 +138,13 @@ def rank() -> str:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Returns what :func:`recorded` returned for the ``config.yaml`` in ``folder``. Raises a ConfigError if it is damaged."""
+    """Returns what :func:`run_config` returned for the ``config.yaml`` in ``folder``. Raises a ConfigError if it is damaged."""
     path = folder / RECORD
     try:
         cfg = OmegaConf.create(path.read_text(encoding="utf-8"))
         if not isinstance(cfg, DictConfig):
             raise ValueError("it is not a mapping of keys to values")
-        return recorded(cfg)
+        return run_config(cfg)
     except Exception as error:  # OmegaConf raises errors of many types
         why = " ".join(str(error).split())[:200].encode("unicode_escape").decode()
         raise ConfigError(
@@ -155,9 +155,9 @@ def read_record(folder: Path) -> dict[str, Any]:
         ) from error
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def folder_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Returns one line for each key whose values differ, at most 30; the value in ``old`` comes first."""
-    there, here = ({_NAMED.get(key, key): value for key, value in flat(side).items()} for side in (old, new))
+    there, here = ({_NAMED.get(key, key): value for key, value in flat_record(side).items()} for side in (old, new))
     lines = [
         f"{key}: {there.get(key, _ABSENT)} in the other run, {here.get(key, _ABSENT)} in this run"
         for key in sorted(there.keys() | here.keys())
@@ -193,11 +193,11 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
     if not is_first():
         yield RunFolder(path, (path / RECORD).exists(), not anew and _has_result(path))
         return
-    with _writable(path):
+    with _writable_folder(path):
         path.mkdir(parents=True, exist_ok=True)
-    with _only_one(path):
-        with _writable(path):
-            resumed = _prepare(cfg, path, anew)
+    with _locked_folder(path):
+        with _writable_folder(path):
+            resumed = _prepare_folder(cfg, path, anew)
         finished = _has_result(path)
         try:
             yield RunFolder(path, resumed, finished)
@@ -209,11 +209,11 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
             raise
 
 
-def _prepare(cfg: DictConfig, path: Path, anew: bool) -> bool:
+def _prepare_folder(cfg: DictConfig, path: Path, anew: bool) -> bool:
     if os.path.lexists(path / RECORD) and not anew:
-        differing = differences(read_record(path), recorded(cfg))
+        differing = folder_differences(read_record(path), run_config(cfg))
         if differing and ((path / RESULT).exists() or any(path.glob("checkpoints/*.ckpt"))):
-            raise ConfigError([_refusal(cfg, path, differing)])
+            raise ConfigError([_folder_refusal(cfg, path, differing)])
         anew = bool(differing)
     if os.path.lexists(path / RECORD) and anew:
         _put_aside(path)
@@ -230,7 +230,7 @@ def _prepare(cfg: DictConfig, path: Path, anew: bool) -> bool:
     return resumed
 
 
-def _refusal(cfg: DictConfig, path: Path, differing: list[str]) -> str:
+def _folder_refusal(cfg: DictConfig, path: Path, differing: list[str]) -> str:
     lines = "\n".join(f"  - {line}" for line in differing)
     more = ""
     if len(differing) == 1 and differing[0].startswith("iterations:"):
@@ -268,7 +268,7 @@ def _has_result(path: Path) -> bool:
 
 
 @contextmanager
-def _writable(path: Path) -> Iterator[None]:
+def _writable_folder(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -280,10 +280,10 @@ def _writable(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _only_one(path: Path) -> Iterator[None]:
+def _locked_folder(path: Path) -> Iterator[None]:
     lock = path.with_name(f".{path.name}.lock")  # lies beside the folder, because the folder may be renamed
     while True:
-        with _writable(path):
+        with _writable_folder(path):
             stream = lock.open("w")
         with stream:
             try:

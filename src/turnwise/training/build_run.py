@@ -40,7 +40,7 @@ from turnwise.models.policy import load_policy
 from turnwise.rollouts.player import Player
 from turnwise.rollouts.predictor import AnswerProbability, OnlinePredictor, load_predictor
 from turnwise.rollouts.probe import check_exact, probe_backbone
-from turnwise.rollouts.verdicts import JudgedReward
+from turnwise.rollouts.verdicts import JudgeVerdictReward
 from turnwise.shipped import weights_of
 from turnwise.training.checkpoints import AtomicCheckpointIO
 from turnwise.training.distributed import DistributedContext, environments
@@ -127,13 +127,13 @@ class Parts:
     gate: Gate | None
     predictor: OnlinePredictor | None
     callbacks: tuple[Callback, ...]
-    judged: JudgedReward | None = None  # the reward with the judge's score added (:meth:`asking`)
+    judged: JudgeVerdictReward | None = None  # the reward with the judge's score added (:meth:`asking`)
 
     def asking(self, steps: Mapping[str, TurnInContext], chat: ChatTokens) -> Parts:
         """Returns the parts with ``judged`` set, if the run has a judge and a reward. ``steps`` maps state ids to turns."""
         if self.judge is None or self.reward is None:
             return self
-        return replace(self, judged=JudgedReward(self.reward, self.judge, steps, chat.written, self.format))
+        return replace(self, judged=JudgeVerdictReward(self.reward, self.judge, steps, chat.written, self.format))
 
 
 def build_parts(
@@ -190,7 +190,7 @@ def _predictor(settings: Settings, tokenizer: Any) -> OnlinePredictor | None:
 
 
 def prove_judge(
-    judged: JudgedReward | None,
+    judged: JudgeVerdictReward | None,
     candidates: Sequence[State],
     distributed: DistributedContext,
     log: Callable[[str], None],
@@ -228,7 +228,7 @@ def trainer_of(cfg: DictConfig, settings: Settings, callbacks: list[Callback], l
     return trainer
 
 
-def player_of(
+def build_player(
     cfg: DictConfig, settings: Settings, parts: Parts, policy: BasePolicy, log: Callable[[str], None]
 ) -> Player:
     """Returns the player, which samples rollouts with the engine and the environment. The engine has no weights yet."""

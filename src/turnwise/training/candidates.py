@@ -30,7 +30,7 @@ from turnwise.data.turns_in_context import TurnInContext, steps_of
 from turnwise.env import Environment, Quality, demonstrated, environment_of, environments_of, tried, waits
 from turnwise.errors import InputError
 from turnwise.methods.states import expert_turns, task_starts
-from turnwise.rollouts.episodes import Openings, guarded
+from turnwise.rollouts.episodes import Openings, episode_guard
 from turnwise.shipped import unknown_to
 from turnwise.training.build_run import Parts, Settings
 from turnwise.training.progress import Phases
@@ -150,7 +150,7 @@ class HeldOut:
 
 
 @dataclass(slots=True)
-class UserFile:
+class CandidateFile:
     """Takes the trajectories of a user's file one at a time, and decides which of its dialogues are held out."""
 
     demonstrations: Demonstrations
@@ -323,7 +323,7 @@ class Candidates:
             return _playable(self.states, rollout, phases)
         ends = [len(state.ids) + len(state.expert_ids) for state in self.states]
         what = f"demonstrated turns end after more than {rollout.max_length} tokens (rollout.max_length"
-        return _within(rollout.max_length, "rollout.max_length", self.states, ends, what, phases)
+        return _candidates_within(rollout.max_length, "rollout.max_length", self.states, ends, what, phases)
 
 
 def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: Phases) -> Candidates:
@@ -345,7 +345,7 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
     demonstrations, own = Demonstrations(chat), None
     with phases.phase("read", 0 if data.file else data.trajectories) as advance:
         if data.file is not None and parts.dialect is not None:
-            own = UserFile(demonstrations, parts.dialect, data, environments_of(env))
+            own = CandidateFile(demonstrations, parts.dialect, data, environments_of(env))
             problems = each_trajectory(own, data.file, strict=data.strict)
         else:
             path = expert_file(
@@ -356,7 +356,7 @@ def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: 
                 settings.seed,
                 progress=lambda done, total: advance(1),
                 threads=rollout.environment_threads,
-                guard=partial(guarded, passing=(ValueError,)),
+                guard=partial(episode_guard, passing=(ValueError,)),
             )
             problems = each_trajectory(demonstrations.add, path, strict=data.strict)
     by_trajectory = [
@@ -411,16 +411,16 @@ def short_prompts(states: Sequence[State], most: int | None, phases: Phases) -> 
     if most is None:
         return states
     what = f"prompts have more than {most} tokens (data.prompt_tokens"
-    return _within(most, "data.prompt_tokens", states, [len(state.ids) for state in states], what, phases)
+    return _candidates_within(most, "data.prompt_tokens", states, [len(state.ids) for state in states], what, phases)
 
 
 def _playable(states: Sequence[State], rollout: RolloutSettings, phases: Phases) -> Sequence[State]:
     limit = rollout.max_length - rollout.sampling.max_tokens
     what = f"states have a history of more than {limit} tokens (rollout.max_length minus rollout.sampling.max_tokens"
-    return _within(limit, "rollout.max_length", states, [len(state.ids) for state in states], what, phases)
+    return _candidates_within(limit, "rollout.max_length", states, [len(state.ids) for state in states], what, phases)
 
 
-def _within(
+def _candidates_within(
     limit: int, key: str, states: Sequence[State], lengths: Sequence[int], what: str, phases: Phases
 ) -> Sequence[State]:
     fitting = [state for state, length in zip(states, lengths, strict=True) if length <= limit]

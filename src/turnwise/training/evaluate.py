@@ -44,11 +44,11 @@ from turnwise.rollouts.pack import pack
 from turnwise.rollouts.player import Player
 from turnwise.training.build_run import BasePolicy, Settings
 from turnwise.training.candidates import Candidates, HeldOut
-from turnwise.training.iterations import Collection
+from turnwise.training.iterations import Iterations
 from turnwise.training.policy_module import PolicyModule
 from turnwise.training.progress import Phases
 from turnwise.training.recorder import Recorder
-from turnwise.training.result import commit, summary
+from turnwise.training.result import commit, result_metrics
 from turnwise.training.sharding import is_sharded
 from turnwise.types import Credit, State, Task, Turn
 
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Measure:
+class Evaluator:
     """Evaluates the policy of a run: the weights of ``module``. ``policy`` is the base policy. A finished evaluation is stored
     under its name in the folder ``evaluation/`` of the run and is not repeated.
     """
@@ -160,11 +160,11 @@ class Measure:
         return self.planned - len(evaluation.episodes)
 
     def base(self, cfg: DictConfig) -> Evaluation:
-        """Returns the base policy's evaluation, which runs with equal :func:`base_key` share through a cache on disk."""
+        """Returns the base policy's evaluation, which runs with equal :func:`base_policy_key` share through a cache on disk."""
         held_out, own = self.candidates.held_out, self.settings.folder / "evaluation" / "base.jsonl"
         key = known = None
         if self.distributed.first and not own.exists():  # otherwise the key, for which all weights are read, has no use
-            key = base_key(cfg, self.settings, self.policy.source, held_out.digest if held_out else "")
+            key = base_policy_key(cfg, self.settings, self.policy.source, held_out.digest if held_out else "")
         shared = self.settings.cache / f"base-{key}.jsonl"
         if key is not None and (known := read_evaluation(shared)) is not None:
             save_evaluation(own, known)
@@ -174,16 +174,16 @@ class Measure:
         return evaluation
 
 
-def evaluate_between(measure: Measure, recorder: Recorder, collection: Collection, iteration: int) -> None:
+def evaluate_between(measure: Evaluator, recorder: Recorder, collection: Iterations, iteration: int) -> None:
     """Evaluates the policy after ``iteration`` (``eval.every``), unless the evaluation after training follows."""
     if iteration + 1 < measure.settings.iterations:
         collection.settle()
         with recorder.aside():
-            metrics = summary(measure())
+            metrics = result_metrics(measure())
         recorder.write(measure.module.version, "eval", metrics)
 
 
-def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = "") -> str | None:
+def base_policy_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = "") -> str | None:
     """Returns the key under which the base policy's evaluation is cached: a hash of everything on which it depends, such as
     the weights, the settings of environment, engine, evaluation and sampling, the hash of the held-out ``dialogues``,
     and the commit. It is None, and the cache is not used, if the code has uncommitted changes.

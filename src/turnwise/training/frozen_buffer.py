@@ -36,7 +36,7 @@ TOGETHER = 32  # number of groups that are sampled together
 
 
 @dataclass(slots=True)
-class Shadow(Gate):
+class BufferGate(Gate):
     """Records the decisions of ``gate``, but stops no rollout. ``cut`` holds the ids of the states whose trees ``gate``
     would have stopped.
     """
@@ -76,7 +76,7 @@ class Frozen:
         return [self.trees[state.id] for state in self.distributed.share(states)]
 
 
-def record(
+def record_buffer(
     player: Player,
     allocator: Allocator,
     gate: Gate,
@@ -89,7 +89,7 @@ def record(
     """Samples a group of rollouts at each state, each process a part, and records the decisions of the gate, which stops no
     group. ``begin`` gives the engine the policy's weights and so empties its cache, before each ``TOGETHER`` groups.
     """
-    local, shadow = player.using(player.sampling, player.max_turns), Shadow(gate)
+    local, shadow = player.using(player.sampling, player.max_turns), BufferGate(gate)
     began, cpu_began = time.monotonic(), time.process_time()
     trees: list[RolloutTree] = []
     count = 0.0
@@ -161,7 +161,7 @@ def frozen_groups(
             advance(count, already=True)
             return frozen
         key, begin = (settings.seed, "frozen"), partial(module.sync_weights, player.engine)
-        frozen = record(player, parts.allocator, parts.gate, chosen, key, begin, distributed, advance)
+        frozen = record_buffer(player, parts.allocator, parts.gate, chosen, key, begin, distributed, advance)
         if distributed.first:
             write_buffer(path, frozen)
         return frozen

@@ -108,20 +108,20 @@ def branch_metrics(experience: Experience) -> dict[str, float]:
     if trees:
         metrics["train/states_active"] = len(trees) / (len(trees) + experience.skipped)
         metrics["train/roots_per_group"] = sum(len(children_of(tree)[-1]) for tree in trees) / len(trees)
-    placed = [place for tree in trees for place in branches(tree)]
+    placed = [place for tree in trees for place in continuation_places(tree)]
     metrics["train/continuations"] = len(placed)
     if not placed:
         return metrics
     metrics["branch/depth"] = sum(depth for depth, _ in placed) / len(placed)
     metrics["branch/position"] = sum(position for _, position in placed) / len(placed)
-    counts = [contrast(tree, rewards["total"]) for tree, rewards in zip(trees, experience.rewards, strict=True)]
+    counts = [branch_contrast(tree, rewards["total"]) for tree, rewards in zip(trees, experience.rewards, strict=True)]
     leaves = sum(below for below, _ in counts)
     if leaves:
         metrics["train/effective_prefixes"] = sum(mixed for _, mixed in counts) / leaves
     return metrics
 
 
-def branches(tree: RolloutTree) -> list[tuple[int, float]]:
+def continuation_places(tree: RolloutTree) -> list[tuple[int, float]]:
     """Returns (depth, relative position) of each continuation, which is a rollout that starts after a turn.
 
     The depth is the number of turns before the continuation. The relative position is the depth divided by the number
@@ -139,12 +139,12 @@ def branches(tree: RolloutTree) -> list[tuple[int, float]]:
     return placed
 
 
-def contrast(tree: RolloutTree, total: Sequence[float]) -> tuple[int, int]:
+def branch_contrast(tree: RolloutTree, total: Sequence[float]) -> tuple[int, int]:
     """Returns the number of leaves below all branch points, and the number of leaves below those branch points whose
     leaves have different rewards (TRACE Eq. 20).
 
     A branch point is a turn after which several rollouts continue. A leaf counts once for each branch point above it.
-    Rollouts whose environment failed are left out, as in :func:`branches`.
+    Rollouts whose environment failed are left out, as in :func:`continuation_places`.
     """
     children = children_of(tree)
     below: dict[int, list[float]] = {turn: [] for turn, born in children.items() if turn >= 0 and len(born) > 1}
@@ -217,7 +217,7 @@ def gate_result(counters: Mapping[str, float]) -> dict[str, float]:
 # comparison would reject, Pr[strict = 0 | functional = 1] (PivotRL, arXiv:2603.21383, section 2, motivating observations).
 
 
-def count_verdicts(experience: Experience) -> Counter[str]:
+def group_verdict_counts(experience: Experience) -> Counter[str]:
     """Counts the verdicts in the trees of an iteration, under the keys ``<domain>/judged``, ``<domain>/accepted``,
     ``<domain>/exact``, ``<domain>/missed`` (accepted but not exact) and ``<domain>/truncated``. An action is not counted
     if it lacks a verdict, or if its environment failed. A truncated action is never accepted.
@@ -236,8 +236,8 @@ def count_verdicts(experience: Experience) -> Counter[str]:
     return counts
 
 
-def count_profile(profiles: Mapping[str, Profile], states: Iterable[State]) -> Counter[str]:
-    """Counts the verdicts in a profile, under the keys of :func:`count_verdicts`. ``truncated`` is always 0, because a
+def profile_verdict_counts(profiles: Mapping[str, Profile], states: Iterable[State]) -> Counter[str]:
+    """Counts the verdicts in a profile, under the keys of :func:`group_verdict_counts`. ``truncated`` is always 0, because a
     profile does not store which actions were truncated.
     """
     counts: Counter[str] = Counter()

@@ -39,7 +39,7 @@ from turnwise.types import Rewards, RolloutTree, State
 # -- rollouts of later iterations --------------------------------------------------------------------------------------
 
 
-class AheadCollection:
+class IterationsAhead:
     """Collects iterations in a thread, one after the other, with the policies that ``rollout.staleness`` asks for.
     ``gather`` takes an iteration, its start time and the advantage rule's memory. If the first process samples for all
     processes of the run (``handed``), every process gets its collections.
@@ -123,11 +123,11 @@ class AheadCollection:
 # -- one iteration -----------------------------------------------------------------------------------------------------
 
 
-class Collection:
+class Iterations:
     """Collects the rollouts of an iteration and returns its packed updates, one for each optimiser step. Without an
     allocator, nothing is sampled, and the trees are demonstrations.
 
-    With ``rollout.staleness``, the engine is busy during training (:class:`AheadCollection`), and other code that needs the
+    With ``rollout.staleness``, the engine is busy during training (:class:`IterationsAhead`), and other code that needs the
     engine must call :meth:`settle` first. If a run with staleness has several processes, the first process samples for
     all processes, with servers (else an InputError is raised), and sends each collection to all processes.
 
@@ -160,7 +160,7 @@ class Collection:
                 f"rollout.staleness={self.staleness}: a run in several processes needs engine=vllm for this setting; "
                 "set engine=vllm, rollout.staleness=0 or trainer.devices=1"
             )
-        self.ahead = AheadCollection(module, player, self._gather, settings, handed) if self.staleness else None
+        self.ahead = IterationsAhead(module, player, self._gather, settings, handed) if self.staleness else None
         self.add = dict if handed else self.distributed.add
         self.by_root = {} if self.sampled else demonstrated_paths(states)
         roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]
@@ -302,7 +302,7 @@ class Rollouts(LightningDataModule):
     iteration after which the policy is evaluated. The ``memory`` of ``remembering`` is saved in the checkpoint.
     """
 
-    def __init__(self, collect: Collect, remembering: Collection | None = None, steps: int = 1) -> None:
+    def __init__(self, collect: Collect, remembering: Iterations | None = None, steps: int = 1) -> None:
         super().__init__()
         self.collect, self.remembering, self.steps = collect, remembering, steps
 

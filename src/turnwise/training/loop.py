@@ -24,7 +24,7 @@ from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig
 
-from turnwise.config.follow import told
+from turnwise.config.follow import followed_settings
 from turnwise.console import Terminal
 from turnwise.engines.cache import give_back
 from turnwise.env import environments_of
@@ -32,20 +32,20 @@ from turnwise.errors import Checked, Interrupted, Stopped
 from turnwise.runs.page import print_summary, write_pages
 from turnwise.runs.result_file import read_result, write_result
 from turnwise.shipped import unknown_to
-from turnwise.training.build_run import build_parts, player_of, prove_judge, trainer_of
+from turnwise.training.build_run import build_parts, build_player, prove_judge, trainer_of
 from turnwise.training.candidates import read_candidates
 from turnwise.training.checkpoints import last_checkpoint
 from turnwise.training.diagnostics import Health
 from turnwise.training.distributed import joined
-from turnwise.training.evaluate import Measure, evaluate_between
+from turnwise.training.evaluate import Evaluator, evaluate_between
 from turnwise.training.frozen_buffer import frozen_groups
 from turnwise.training.group_metrics import gate_counts
-from turnwise.training.iterations import Collection, Rollouts
-from turnwise.training.policy_module import PolicyModule, export, out_of_memory
-from turnwise.training.profile import Choice, profile_costs
-from turnwise.training.progress import Phases, label_of, shown, started
+from turnwise.training.iterations import Iterations, Rollouts
+from turnwise.training.policy_module import PolicyModule, export_policy, out_of_memory
+from turnwise.training.profile import ProfileChoice, profile_costs
+from turnwise.training.progress import Phases, label_of, progress_callback, started_loggers
 from turnwise.training.recorder import Recorder
-from turnwise.training.result import result_of, summary
+from turnwise.training.result import result_metrics, result_of
 
 
 def run(cfg: DictConfig, began: float | None = None, env: Any = None) -> None:
@@ -62,8 +62,8 @@ def run(cfg: DictConfig, began: float | None = None, env: Any = None) -> None:
         first = distributed.first
         console = Terminal(stderr=True, quiet=not first)
         phases = ends.enter_context(Phases(console, label_of(cfg.name, cfg.seed)))
-        loggers = ends.enter_context(started(cfg, first, phases.log))
-        for line in told(cfg):
+        loggers = ends.enter_context(started_loggers(cfg, first, phases.log))
+        for line in followed_settings(cfg):
             phases.log(line)
 
         settings, parts, policy = build_parts(cfg, env=env)
@@ -71,7 +71,7 @@ def run(cfg: DictConfig, began: float | None = None, env: Any = None) -> None:
         sampled = parts.allocator is not None
         temperature = (settings.rollout.sampling.temperature or 1.0) if sampled else 1.0
         module = PolicyModule(policy.model, parts.loss, settings.update, settings.iterations, temperature, distributed)
-        player = player_of(cfg, settings, parts, policy, phases.log)
+        player = build_player(cfg, settings, parts, policy, phases.log)
         ends.callback(player.engine.shutdown)
         for line in opening_lines(cfg, parts.env):
             phases.log(line)
@@ -93,23 +93,23 @@ def run(cfg: DictConfig, began: float | None = None, env: Any = None) -> None:
         most, recorded = getattr(parts.reward, "most", None), settings.rollout.recorded
         recorder = Recorder(settings.folder, candidates.messages, recorded, first, loggers, most, began)
         health = Health(recorder, phases.log, settings.update.allow_empty)
-        measure = Measure(settings, policy, player, module, candidates, phases)
+        measure = Evaluator(settings, policy, player, module, candidates, phases)
         base = measure.base(cfg)
-        recorder.write(0, "eval", summary(base))
+        recorder.write(0, "eval", result_metrics(base))
 
         one_turn = player.using(settings.rollout.sampling, max_turns=1)
-        chosen = Choice(settings, parts, states, one_turn, module, phases).first()
+        chosen = ProfileChoice(settings, parts, states, one_turn, module, phases).first()
         frozen = frozen_groups(settings, parts, chosen.states, player, module, phases)
         if frozen is not None:
             recorder.add({**frozen.cost, **gate_counts(frozen.trees.values(), to_the_end=True)})
 
         with phases.phase("train", settings.iterations) as advance:
-            collection = Collection(settings, parts, chosen.states, player, module, recorder, chosen.reprofile, frozen)
+            collection = Iterations(settings, parts, chosen.states, player, module, recorder, chosen.reprofile, frozen)
             data = Rollouts(collection, collection, settings.update.steps)
             module.evaluate = partial(evaluate_between, measure, recorder, collection)
             callbacks += [recorder, health]
             callbacks += [part for part in (parts.predictor, chosen.reprofile) if part is not None]
-            callbacks += [*parts.callbacks, shown(advance, recorder)]
+            callbacks += [*parts.callbacks, progress_callback(advance, recorder)]
             if distributed.world > 1 or SLURMEnvironment.detect():
                 callbacks.append(own_signals())
             trainer = trainer_of(cfg, settings, callbacks, loggers)
@@ -122,9 +122,9 @@ def run(cfg: DictConfig, began: float | None = None, env: Any = None) -> None:
                     parts.judge.close()
 
         after = measure.named("after")
-        recorder.write(module.version, "eval", summary(after))
+        recorder.write(module.version, "eval", result_metrics(after))
         with phases.phase("report", 2) as advance:
-            export(module.model, policy.tokenizer, settings.folder, settings.policy, first)
+            export_policy(module.model, policy.tokenizer, settings.folder, settings.policy, first)
             advance(1)
             if not first:
                 return

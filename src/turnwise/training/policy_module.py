@@ -36,7 +36,7 @@ from turnwise.methods.loss import Loss, LossInputs, Max, Mean, inputs, merge_met
 from turnwise.models.attention import unwrapped
 from turnwise.models.logprobs import score
 from turnwise.models.policy import adapter_off, plain_copy, save_adapter
-from turnwise.rollouts.pack import Packed, Update, smaller
+from turnwise.rollouts.pack import Packed, Update, smaller_packed
 from turnwise.training.distributed import DistributedContext
 from turnwise.training.sharding import FullySharded, GatheredModel, is_sharded
 
@@ -197,7 +197,7 @@ class PolicyModule(LightningModule):
                 # Autocast would cast them back at once: this takes time, and autograd would keep a copy for each layer.
                 autocast = torch.is_autocast_enabled(self.device.type)
                 with recomputing(self.recomputed), disable_input_dtype_casting(self.model, active=autocast):
-                    return self._gradients(replace(update, batches=smaller(update.batches, self.halvings)))
+                    return self._gradients(replace(update, batches=smaller_packed(update.batches, self.halvings)))
             except (MemoryError, RuntimeError) as error:
                 if not out_of_memory(error):
                     raise
@@ -205,7 +205,7 @@ class PolicyModule(LightningModule):
 
     def _split(self, update: Update, error: BaseException) -> None:
         alone = self.distributed.world == 1  # if one of several processes repeated the update, the rest would wait
-        if not alone or all(len(packed.ids_BS) == 1 for packed in smaller(update.batches, self.halvings)):
+        if not alone or all(len(packed.ids_BS) == 1 for packed in smaller_packed(update.batches, self.halvings)):
             raise Stopped(
                 f"out of memory in an update ({str(error).splitlines()[0]}): lower update.row_tokens or "
                 "update.batch_tokens and start the run with another name=..., or give the run more memory. The last "
@@ -435,7 +435,7 @@ def recomputing(layers: Sequence[Any]) -> Iterator[None]:
             layer.training = False
 
 
-def export(model: Any, tokenizer: Any, folder: Path, policy: PolicySettings, writes: bool) -> None:
+def export_policy(model: Any, tokenizer: Any, folder: Path, policy: PolicySettings, writes: bool) -> None:
     """Writes the trained policy and its tokenizer to ``adapter`` (LoRA) or ``model`` (all weights) in the run's folder. The
     adapter of a run with ``policy.start`` contains that adapter too, so that both belong to ``policy.model``. All
     processes must call this function if the model is sharded; one ``writes``.

@@ -32,7 +32,7 @@ from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.player import Player
 from turnwise.training.build_run import Parts, Settings
 from turnwise.training.distributed import DistributedContext
-from turnwise.training.group_metrics import count_profile, paid_groups
+from turnwise.training.group_metrics import paid_groups, profile_verdict_counts
 from turnwise.training.policy_module import PolicyModule
 from turnwise.training.progress import Phases
 from turnwise.training.sharding import is_sharded
@@ -140,7 +140,7 @@ def read_profile(path: Path, version: int) -> pa.Table | None:
     return None
 
 
-def why_none(table: pa.Table, profiles: Mapping[str, Profile], longest: int, limit: int) -> str:
+def why_profile_leaves_none(table: pa.Table, profiles: Mapping[str, Profile], longest: int, limit: int) -> str:
     """Returns why no state of a first profile is left to train on, and what to do. ``longest`` is the number of tokens of
     the longest demonstrated reply, and ``limit`` that of the longest reply that the policy may write.
     """
@@ -188,7 +188,7 @@ class Chosen(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ProfileChoice:
     """Profiles the candidate states under the current policy, with a player of one turn, and chooses among them."""
 
     settings: Settings
@@ -208,7 +208,7 @@ class Choice:
         if rule.reprofile is not None:
             of_run = (lambda number: self.profiled(number)[1], settings.rollout, settings.seed, self.phases.log)
             reprofile = Reprofile(rule.reprofile, self.candidates, kept, *of_run)
-        return Chosen(kept, count_profile(profiles, self.candidates), reprofile, entries)
+        return Chosen(kept, profile_verdict_counts(profiles, self.candidates), reprofile, entries)
 
     def profiled(self, number: int = 0) -> tuple[Mapping[str, Profile], Sequence[State], Mapping[str, float]]:
         """Makes profile ``number`` (0: the profile before training) of the candidates under the current policy, unless an
@@ -249,7 +249,7 @@ class Choice:
         )
         if not kept and not number:
             longest = max((len(state.expert_ids) for state in self.candidates), default=0)
-            why = why_none(table, profiles, longest, settings.rollout.sampling.max_tokens)
+            why = why_profile_leaves_none(table, profiles, longest, settings.rollout.sampling.max_tokens)
             raise InputError(f"no state is left to train on: {why}")
         return profiles, kept, entries | {"kept": len(kept)}
 

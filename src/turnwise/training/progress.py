@@ -98,7 +98,7 @@ class Phases:
             self.log(text)
 
 
-def shown(advance: Callable[..., None], recorder: Recorder) -> L.Callback:
+def progress_callback(advance: Callable[..., None], recorder: Recorder) -> L.Callback:
     """Returns a callback that advances the progress bar after each iteration and shows the mean reward."""
 
     def resumed(trainer: L.Trainer, module: L.LightningModule) -> None:
@@ -166,7 +166,7 @@ class Wandb(WandbLogger):
 
 
 @contextmanager
-def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterator[list[Logger]]:
+def started_loggers(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterator[list[Logger]]:
     """Starts the loggers of the configuration, in the first process, yields them, and closes them when the ``with`` block
     ends. W&B gets the run's configuration at the start, and its result at the end.
     """
@@ -184,12 +184,12 @@ def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterato
         for logger in loggers:
             try:  # a sweep has many runs in one process, so this run must be closed before the next one begins
                 if isinstance(logger, WandbLogger):
-                    _end(logger, Path(cfg.paths.out), failed)
+                    _end_logger(logger, Path(cfg.paths.out), failed)
             except Exception as error:  # W&B's process may have received the signal that ends this one
                 log(f"W&B did not end the run properly ({type(error).__name__}: {error})")
 
 
-def _end(logger: WandbLogger, folder: Path, failed: bool) -> None:
+def _end_logger(logger: WandbLogger, folder: Path, failed: bool) -> None:
     run: Any = logger.experiment
     with suppress(ResultError):
         result = read_result(folder).model_dump(mode="json", exclude_none=True)

@@ -21,8 +21,8 @@ from turnwise.runs.json_lines import append_lines, cut_lines, each_line
 from turnwise.training.group_metrics import (
     VERIFIER,
     branch_metrics,
-    count_verdicts,
     gate_counts,
+    group_verdict_counts,
     reward_metrics,
     trajectories,
     verifier_metrics,
@@ -146,7 +146,7 @@ class Recorder(Callback):
         for name, value in judge.items():
             self.counters[JUDGE + name] = self.counters.get(JUDGE + name, 0) + value - self._judge.get(name, 0)
         self._judge = dict(judge)
-        verdicts = count_verdicts(experience)
+        verdicts = group_verdict_counts(experience)
         self.add({VERIFIER + name: count for name, count in verdicts.items()})
         self.counters["trajectories"] += sum(map(trajectories, experience.trees)) if cost["turns"] else 0.0
         self.counters["rollout_seconds"] += seconds if waited is None else waited

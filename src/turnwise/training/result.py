@@ -59,14 +59,14 @@ def result_of(
         entries: further entries, such as costs, verdicts and warnings.
     """
     file = candidates.headline
-    domains: dict[str, Any] = {"in_domain": in_domain(base, after)}
+    domains: dict[str, Any] = {"in_domain": in_domain_result(base, after)}
     if file is not None:  # the headline is about the replies in held-out dialogues
         domains = {"environment": domains["in_domain"]} if base.episodes else {}
         domains["in_domain"] = held_out_headline(base, after) if base.replies else {}
     if base.replies:
-        domains["held_out"] = held_out(base, after)
+        domains["held_out"] = held_out_result(base, after)
     if after.general:
-        domains["general"] = divergence(base, after)
+        domains["general"] = divergence_result(base, after)
     return {
         "method": cfg.method,
         "env": file or environment,
@@ -74,7 +74,7 @@ def result_of(
         "seed": int(cfg.seed),
         "name": cfg.name,
         **domains,
-        "ood": out_of_domain(base, after),
+        "ood": out_of_domain_result(base, after),
         "bad_trajectories": len(candidates.problems),
         **entries,
         "config_hash": config_hash(cfg),
@@ -96,7 +96,7 @@ def _installed(library: str) -> str:
 # -- success on tasks --------------------------------------------------------------------------------------------------
 
 
-def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
+def in_domain_result(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     """Returns the entry ``in_domain`` of ``result.json``: success before and after training, for sampled and for greedy
     attempts. The headline is the comparison of sampled attempts, or without sampled attempts, of greedy attempts.
     """
@@ -109,18 +109,18 @@ def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
         **modes.get(headline, {}),
         "decoding": headline,
         "by_split": {name: _tasks(base.success(headline, name), after.success(headline, name)) for name in splits},
-        **by_subset(base, after, headline),
+        **subset_result(base, after, headline),
         **modes,
         "pass_at_k": _pass_at_k(base.success("sampled"), after.success("sampled")),
     }
 
 
-def by_subset(base: Evaluation, after: Evaluation, mode: str) -> dict[str, Any]:
+def subset_result(base: Evaluation, after: Evaluation, mode: str) -> dict[str, Any]:
     """Returns the comparison of success before and after training for each subset of the benchmark, and for the
     unweighted mean over the subsets. The result is empty if tasks have no subset.
     """
     sides = [{name: dict(sorted(tasks.items())) for name, tasks in e.by_subset(mode).items()} for e in (base, after)]
-    before, since = _both(*sides)
+    before, since = _items_in_both_results(*sides)
     if not before:
         return {}
     first, last = (float(np.mean([_mean(tasks) for tasks in side.values()])) for side in (before, since))
@@ -128,11 +128,11 @@ def by_subset(base: Evaluation, after: Evaluation, mode: str) -> dict[str, Any]:
     return {"by_subset": {name: _tasks(before[name], since[name]) for name in before}, "subset_mean": mean}
 
 
-def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
+def out_of_domain_result(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     """Returns the entry ``ood`` of ``result.json``: the scores on each out-of-domain suite before and after training,
     the change on each suite, and the mean change over the suites. Changes have confidence intervals.
     """
-    before, since = _both(base.skills(), after.skills())
+    before, since = _items_in_both_results(base.skills(), after.skills())
     if not before:
         return {}
     change = paired_mean_difference(before, since)
@@ -158,7 +158,7 @@ def _tasks(before: Mapping[str, list[float]], since: Mapping[str, list[float]]) 
     return _change(_mean(before), _mean(since), paired_difference(before, since)) | {"tasks": len(tasks)}
 
 
-def _both(before: Scores, since: Scores) -> tuple[Scores, Scores]:
+def _items_in_both_results(before: Scores, since: Scores) -> tuple[Scores, Scores]:
     """Returns ``before`` and ``since`` without items that only one of the two evaluations contains, because the item's
     environment failed in the other evaluation.
     """
@@ -183,7 +183,7 @@ def _pass_at_k(before: Mapping[str, list[float]], since: Mapping[str, list[float
 # -- ratios over held-out dialogues and general questions --------------------------------------------------------------
 
 
-def held_out(base: Evaluation, after: Evaluation) -> dict[str, Any]:
+def held_out_result(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     """Returns the entry ``held_out``: the demonstrated replies' negative log-likelihood per token in nats (``nll``), and
     the percentages of the policy's replies that are ``functional`` and ``strict``.
     """
@@ -208,7 +208,7 @@ def held_out_headline(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     return {**modes[_mode(before)], "decoding": _mode(before), **modes}
 
 
-def divergence(base: Evaluation, after: Evaluation) -> dict[str, Any]:
+def divergence_result(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     """Returns the entry ``general`` of ``result.json``: the divergence from the base model on general questions in nats
     a token, and how often (percent) both find the same token most likely, before and after training.
     """
@@ -256,7 +256,7 @@ def _points(share: float) -> float:
     return round(100 * float(share), 2)
 
 
-def summary(evaluation: Evaluation) -> dict[str, float]:
+def result_metrics(evaluation: Evaluation) -> dict[str, float]:
     """Returns the metrics ``eval/...`` of one evaluation."""
     metrics: dict[str, float] = {}
     for mode in ("sampled", "greedy"):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import PositiveInt
 
-from turnwise.data.match_calls import equivalent
+from turnwise.data.match_calls import match_calls
 from turnwise.data.tool_schema import json_schema, tool_of
 from turnwise.data.toolcalls import ToolCallError, bfcl_python, checked_call
 from turnwise.env import first_tasks
@@ -49,7 +49,7 @@ def same_call(made: ToolCall, true: ToolCall) -> bool:
     """Of two searches, only the words of the keywords are compared."""
     if made.name == true.name == SEARCHER:
         return words(str(made.arguments.get("keywords"))) == words(str(true.arguments.get("keywords")))
-    return equivalent([made], [true])
+    return match_calls([made], [true])
 
 
 class ApiBankTasks:

@@ -20,7 +20,7 @@ from turnwise.endpoints import Connection, Fault, Retries, check_url, key_from
 from turnwise.env import EnvironmentFault
 from turnwise.errors import InputError
 from turnwise.files import parse_json
-from turnwise.text import said
+from turnwise.text import plain_body
 from turnwise_worlds import workers
 from turnwise_worlds.data_files import cleaned, read_data_file
 from turnwise_worlds.search.encyclopaedia import Fact, Page, Pages, Question
@@ -253,7 +253,7 @@ def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
         # Pages breaks up the markers of chats and calls, so each page passes through it before the policy sees it.
         return tuple(next(iter(Pages([Page(title.strip().strip('"'), (text,))]))) for title, _, text in pages)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(said(repr(error), key_from(KEY))) from error
+        raise ValueError(plain_body(repr(error), key_from(KEY))) from error
 
 
 @cache

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from tests.configuration_files import READ
 
 from turnwise.config.check import check_config
-from turnwise.config.follow import RULES, size_of, told
+from turnwise.config.follow import RULES, followed_settings, size_of
 from turnwise.config.schema import compose_config
 from turnwise.runs.run_folder import config_hash
 
@@ -70,14 +70,14 @@ def test_with_a_file_lengths_and_iterations_follow_the_file(model: str, dialogue
 @pytest.mark.parametrize("line", ["method=sft", "method=pivotrl scale=real", "method=grpo scale=qwen3 policy=qwen3_4b"])
 def test_shipped_policies_and_chosen_scales_follow_nothing(line: str) -> None:
     cfg = composed(line)
-    assert told(cfg) == [] and cfg.scale != "own"
+    assert followed_settings(cfg) == [] and cfg.scale != "own"
     assert config_hash(cfg) == config_hash(OmegaConf.create(OmegaConf.to_container(cfg, resolve=True)))
 
 
 def test_what_is_set_wins_and_the_others_are_told_with_their_reasons() -> None:
     cfg = composed("method=sft policy.model=Qwen/Qwen3-4B update.learning_rate=3e-5 rollout.sampling.max_tokens=77")
     assert (cfg["update"].learning_rate, cfg.rollout.sampling.max_tokens) == (3e-5, 77)
-    keys = [line.strip().partition("=")[0] for line in told(cfg)[1:]]
+    keys = [line.strip().partition("=")[0] for line in followed_settings(cfg)[1:]]
     assert set(keys) < set(RULES) and not {"update.learning_rate", "rollout.sampling.max_tokens"} & set(keys)
     assert "iterations" in keys
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.unit.random_models import small_config, small_model
 from torch import Tensor
 
-from turnwise.engines.decode_kernel import Streamed
-from turnwise.engines.decoding import DecodeAttention, Trunk
+from turnwise.engines.decode_kernel import StreamedDecode
+from turnwise.engines.decoding import DecodeAttention, DecodingTrunk
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 
@@ -55,7 +55,7 @@ def test_attention_over_rows_and_twigs(
     twig_keys, twig_values = random(N, H_kv, 8, D), random(N, H_kv, 8, D)
     new = random(N, H_kv * (G + 2), D)
     q, new_key, new_value = new.split([H_kv * G, H_kv, H_kv], dim=1)
-    streamed = Streamed([keys], [values], row_N, seen_N)
+    streamed = StreamedDecode([keys], [values], row_N, seen_N)
     found = streamed.attend(0, new.view(N, -1), 0.5, (twig_keys, twig_values), length).view(N, -1, 1, D)
     assert torch.equal(twig_keys[:, :, length], new_key)
     assert torch.equal(twig_values[:, :, length], new_value)
@@ -74,7 +74,7 @@ def test_scores_far_apart_neither_overflow_nor_vanish(greatest: float) -> None:
     values = torch.tensor([[[[1.0], [5.0], [3.0]]]])
     twigs = torch.full((1, 1, 1, 1), 0.0), torch.zeros(1, 1, 1, 1)
     new = torch.tensor([[1.0, greatest - 300.0, 0.0]])
-    streamed = Streamed([keys], [values], torch.tensor([0]), torch.tensor([3]))
+    streamed = StreamedDecode([keys], [values], torch.tensor([0]), torch.tensor([3]))
     found = streamed.attend(0, new, 1.0, twigs, 0)
     part = torch.tensor(-1.0).exp()
     assert float(found) == pytest.approx(float((1 + 3 * part) / (1 + part)), rel=1e-5)
@@ -93,7 +93,7 @@ def test_plan_gives_the_same_attention_with_and_without_the_kernel(
             generator = torch.Generator().manual_seed(0)
             keys, values = ([torch.randn(4, 2, 30, 16, generator=generator)] for _ in range(2))
             row_N, seen_N = torch.tensor([0, 0, 2, 3]), torch.tensor([12, 30, 7, 1])
-            plan = DecodeAttention(Trunk(keys, values, row_N), row_N, seen_N, 3)
+            plan = DecodeAttention(DecodingTrunk(keys, values, row_N), row_N, seen_N, 3)
             assert (plan.attend_rows is None) == (narrow == 0)
             for _ in range(3):
                 q, k, v = (torch.randn(4, n, 1, 16, generator=generator) for n in (4, 2, 2))
@@ -110,7 +110,7 @@ def test_a_plan_goes_when_it_is_dropped(count: int) -> None:
     gc.disable()
     try:
         row_N = torch.zeros(count, dtype=torch.long)
-        trunk = Trunk([torch.zeros(1, 1, 3, 4)], [torch.zeros(1, 1, 3, 4)], row_N)
+        trunk = DecodingTrunk([torch.zeros(1, 1, 3, 4)], [torch.zeros(1, 1, 3, 4)], row_N)
         plan = DecodeAttention(trunk, row_N, row_N + 3, 2)
         plan.attend(0, torch.zeros(count, 2, 1, 4), torch.zeros(count, 1, 1, 4), torch.zeros(count, 1, 1, 4), 1.0)
         dropped = weakref.ref(plan)
@@ -124,7 +124,7 @@ def test_layers_with_other_head_counts_have_work_memory_of_their_own() -> None:
     torch.manual_seed(0)
     row = torch.arange(3)
     keys, values = ([torch.randn(3, heads, 20, 8) for heads in (2, 6)] for _ in range(2))
-    streamed = Streamed(keys, values, row, row + 18)
+    streamed = StreamedDecode(keys, values, row, row + 18)
     for layer, heads in enumerate((2, 6)):
         twigs = torch.zeros(3, heads, 1, 8), torch.zeros(3, heads, 1, 8)
         new = torch.randn(3, 4 * heads, 8)
@@ -142,7 +142,7 @@ def test_layers_with_other_head_counts_have_work_memory_of_their_own() -> None:
 def test_what_is_not_a_number_shows_in_the_attention(place: str) -> None:
     keys, values, new = torch.zeros(1, 1, 9, 8), torch.zeros(1, 1, 9, 8), torch.zeros(1, 3, 8)
     (keys[0, 0, 4] if place == "trunk" else new[0, ("query", "key", "value").index(place)])[3] = torch.nan
-    streamed = Streamed([keys], [values], torch.tensor([0]), torch.tensor([9]))
+    streamed = StreamedDecode([keys], [values], torch.tensor([0]), torch.tensor([9]))
     twigs = torch.zeros(1, 1, 1, 8), torch.zeros(1, 1, 1, 8)
     assert bool(streamed.attend(0, new.view(1, -1), 1.0, twigs, 0).isnan().any())
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from turnwise.engines.decoding import draw, keep_mask, uniforms
+from turnwise.engines.decoding import draw_tokens, keep_mask, uniforms
 from turnwise.engines.engine import Eager, Request, Rounds, Sample, Sampling
 
 # -- sampling schedule -------------------------------------------------------------------------------------------------
@@ -85,17 +85,17 @@ def test_filters_worked_by_hand() -> None:
 
 def test_logprob_is_of_the_distribution_drawn_from() -> None:
     logits = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log()
-    token, logp = draw(logits, Sampling(top_k=2), np.array([3], dtype=np.uint64), 0)
+    token, logp = draw_tokens(logits, Sampling(top_k=2), np.array([3], dtype=np.uint64), 0)
     expected = {1: np.log(0.4 / 0.7), 3: np.log(0.3 / 0.7)}
     assert logp.item() == pytest.approx(expected[token.item()], abs=1e-6)
-    hot, logp_hot = draw(logits, Sampling(temperature=2.0), np.array([3], dtype=np.uint64), 0)
+    hot, logp_hot = draw_tokens(logits, Sampling(temperature=2.0), np.array([3], dtype=np.uint64), 0)
     root = np.sqrt([0.1, 0.4, 0.2, 0.3])
     assert logp_hot.item() == pytest.approx(np.log(root[hot.item()] / root.sum()), abs=1e-6)
 
 
 def test_frequencies_follow_the_distribution() -> None:
     probs = torch.tensor([0.1, 0.4, 0.2, 0.3])
-    tokens, _ = draw(probs.log().expand(40_000, 4), Sampling(), np.arange(40_000, dtype=np.uint64), 0)
+    tokens, _ = draw_tokens(probs.log().expand(40_000, 4), Sampling(), np.arange(40_000, dtype=np.uint64), 0)
     found = torch.bincount(tokens, minlength=4) / 40_000
     assert (found - probs).abs().max() < 0.01
 
@@ -103,7 +103,7 @@ def test_frequencies_follow_the_distribution() -> None:
 def test_tokens_are_where_the_sums_reach_their_shares() -> None:
     seeds, context = np.arange(12, dtype=np.uint64), np.array([0, 0, 0, 2, 1, 1, 0, 3, 3, 3, 3, 4])
     logits = 3 * torch.randn(5, 5_000, generator=torch.Generator().manual_seed(0))
-    tokens, logps = draw(logits, Sampling(temperature=0.7), seeds, 4, context)
+    tokens, logps = draw_tokens(logits, Sampling(temperature=0.7), seeds, 4, context)
     logp = (logits / 0.7).log_softmax(-1)
     sums = logp.exp().double().cumsum(-1)[torch.from_numpy(context)]
     shares = torch.from_numpy(uniforms(seeds, 4)) * sums[:, -1]

@@ -12,7 +12,7 @@ from tests.unit.random_models import small_config, small_model
 from torch import Tensor
 
 from turnwise.engines import cache, tree_engine
-from turnwise.engines.cache import SideBySide, Store
+from turnwise.engines.cache import CacheStore, SideBySide
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.errors import InputError
@@ -153,7 +153,7 @@ def test_no_stale_key_or_value_is_read_after_an_update(make_model: MakeModel, lo
     with monkeypatch.context() as patch:
         rows = engine._rows
         patch.setattr(engine._store, "clear", lambda: None)
-        patch.setattr(tree_engine, "Rows", lambda store: rows)
+        patch.setattr(tree_engine, "CacheRows", lambda store: rows)
         engine.load_weights(model, 1)
         assert engine._rows is rows
         assert worst() > 1e-2
@@ -280,15 +280,15 @@ def test_a_memory_budget_costs_time_and_changes_nothing(make_model: MakeModel, r
     row_bytes = 256 * free._store.token_bytes  # every history here stays within 256 tokens
     tight = engine_of(model, 1, memory_gb=(rows * row_bytes + 0.5) / 1e9)
     most = 0
-    resize = Store.resize
+    resize = CacheStore.resize
 
-    def watched(store: Store, *args: Any) -> None:
+    def watched(store: CacheStore, *args: Any) -> None:
         nonlocal most
         resize(store, *args)
         most = max(most, store.bytes)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Store, "resize", watched)
+        patch.setattr(CacheStore, "resize", watched)
         tight.load_weights(model, 2)
         got = play_in(tight, histories)
     assert [s.ids for s in got] == [s.ids for s in want]

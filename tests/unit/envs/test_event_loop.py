@@ -9,7 +9,7 @@ import time
 import pytest
 
 from turnwise.env import EnvironmentFault, Session, Step
-from turnwise.rollouts.episodes import guarded
+from turnwise.rollouts.episodes import episode_guard
 from turnwise_worlds import workers
 
 
@@ -28,7 +28,7 @@ def test_a_late_coroutine_and_one_whose_guard_rings_are_cancelled() -> None:
     for seconds, guard in ((0.1, None), (60.0, 0.2)):
         cancelled = threading.Event()
         began = time.monotonic()
-        with pytest.raises(EnvironmentFault), guarded(guard):
+        with pytest.raises(EnvironmentFault), episode_guard(guard):
             workers.run_on_worker_loop(late(cancelled), seconds, "here")
         assert cancelled.wait(20) and time.monotonic() - began < 40
 

@@ -20,8 +20,8 @@ import pytest
 from tests.unit.judges.injections import attacked
 
 from turnwise.errors import InputError
-from turnwise.judges.endpoint import Cache, EndpointJudge
-from turnwise.judges.judge import Candidate, load_rubric, question
+from turnwise.judges.endpoint import EndpointJudge, JudgeCache
+from turnwise.judges.judge import Candidate, judge_question, load_rubric
 
 # -- the cache ---------------------------------------------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ def test_nothing_that_was_stored_is_lost_to_a_kill(tmp_path: Path) -> None:
         told += [line.split() for line in writer.stdout.read().splitlines() if line.endswith(tuple("0123456789"))]
         writer.wait()
         writer.stdout.close()
-        cache = Cache(path)
+        cache = JudgeCache(path)
         for key, n in told:
             assert cache.get(key) == {"n": int(n), "filler": "y" * 3000}
         cache.close()
@@ -76,7 +76,7 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path, cont
             connection.execute("CREATE TABLE theirs (a)")
         connection.close()
     with pytest.raises(InputError, match=r"cache\.sqlite"):
-        Cache(path)
+        JudgeCache(path)
     if isinstance(content, bytes):
         assert path.read_bytes() == content
     if content == "other":
@@ -213,10 +213,10 @@ def test_no_attack_wins_through_the_fence_and_most_win_without_it(
     def bare(name: str, text: str, code: str) -> str:
         return f"<<<BEGIN {name}>>>\n{text}\n<<<END {name}>>>"
 
-    unfenced = [json.loads(judge_server.model(question(rubric, attack, "", bare)))["score"] for attack in attacks]
+    unfenced = [json.loads(judge_server.model(judge_question(rubric, attack, "", bare)))["score"] for attack in attacks]
     assert sum(score > 0.25 for score in unfenced) > len(attacks) / 3
     ignoring = [
-        json.loads(judge_server.model(question(rubric, attack, "c0de"), "ignored"))["score"] for attack in attacks
+        json.loads(judge_server.model(judge_question(rubric, attack, "c0de"), "ignored"))["score"] for attack in attacks
     ]
     assert sum(score > 0.25 for score in ignoring) > len(attacks) / 2
 

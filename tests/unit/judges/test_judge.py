@@ -20,13 +20,13 @@ from turnwise.judges.judge import (
     AnswerError,
     Candidate,
     fenced,
+    judge_question,
     load_rubric,
     neutral,
-    question,
     read_score,
     snap,
 )
-from turnwise.judges.offline import OfflineJudge, dimensions, grade
+from turnwise.judges.offline import OfflineJudge, grade, offline_grades
 from turnwise.types import ToolCall
 
 # -- prompts and answers -----------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_a_question_holds_the_rubric_and_every_section(candidate: Callable[..., 
     asked = candidate(
         prompt=prompt, text="so it is 42", reference=None, reference_calls=(), tools=({"name": "f", "parameters": {}},)
     )
-    system, user = question(load_rubric("tool_use_v1"), asked, "c0de")
+    system, user = judge_question(load_rubric("tool_use_v1"), asked, "c0de")
     assert system == {"role": "system", "content": load_rubric("tool_use_v1").text}
     content = user["content"]
     assert content.startswith("The code of this request is c0de.\n")
@@ -196,7 +196,7 @@ def test_grades_worked_by_hand(
     reply: Make, changes: dict[str, object], expected: tuple[float | None, ...], score: float
 ) -> None:
     by_hand = {name: value for name, value in zip(DIMENSIONS, expected, strict=True) if value is not None}
-    assert dimensions(reply(**changes)) == pytest.approx(by_hand)
+    assert offline_grades(reply(**changes)) == pytest.approx(by_hand)
     assert grade(reply(**changes)) == pytest.approx(score)
 
 

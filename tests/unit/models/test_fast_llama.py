@@ -15,7 +15,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from turnwise.models import kernels_cpu
 from turnwise.models.attention import Plan, backbone, use_tree_attention
-from turnwise.models.fast_llama import FastLlama, Steps, can_pack, forward_of
+from turnwise.models.fast_llama import FastLlama, LlamaSteps, can_pack, forward_of
 from turnwise.models.logprobs import plan_of
 
 # -- fast llama --------------------------------------------------------------------------------------------------------
@@ -133,18 +133,18 @@ def test_steps_of_numba_are_those_of_torch(T: int) -> None:
     for more in (None, random(T, 33, seed=1)):
         found, wanted = random(T, 33), random(T, 33)
         args = more, random(33, seed=2), 1e-6
-        assert_near(kernels_cpu.add_norm(found, *args), Steps.add_norm(wanted, *args))
+        assert_near(kernels_cpu.add_norm(found, *args), LlamaSteps.add_norm(wanted, *args))
         assert_near(found, wanted)
     angle = random(T, 8)
     for norms in ((None, None), (random(16, seed=1), random(16, seed=2))):
         found, wanted = random(T, 7 * 16), random(T, 7 * 16)
-        for steps, x in ((kernels_cpu, found), (Steps, wanted)):
+        for steps, x in ((kernels_cpu, found), (LlamaSteps, wanted)):
             steps.rotate(x, 3, 2, angle.cos(), angle.sin(), norms, 1e-6)
         assert_near(found, wanted)
         assert torch.equal(found[:, 5 * 16 :], random(T, 7 * 16)[:, 5 * 16 :])  # values stay as they are
     x = torch.cat([random(T, 21) * 30, random(T, 21, seed=1)], dim=1)
     x[0, :4] = torch.tensor([0.0, 200.0, -200.0, -60.0])
-    assert_near(kernels_cpu.gated(x), Steps.gated(x))
+    assert_near(kernels_cpu.gated(x), LlamaSteps.gated(x))
 
 
 @pytest.mark.usefixtures("threads")

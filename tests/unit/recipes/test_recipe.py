@@ -20,7 +20,7 @@ from scripts.recipes.tiny.settings import Recipe
 from scripts.recipes.tiny.training import Threads, Training, batch_loss, draw_pool
 from transformers import AutoTokenizer
 
-from turnwise.evaluation.skills import SKILLS, Item, items, stream
+from turnwise.evaluation.skills import SKILLS, SkillItem, items, stream
 from turnwise.shipped import ASSETS, WORLDS, tiny_path
 from turnwise_worlds.apibank.office import OfficeTasks
 from turnwise_worlds.bfcl.generated_tasks import TinyTasks
@@ -128,8 +128,8 @@ def test_splits_share_no_key_and_no_prompt(name):
     assert not {i.prompt for i in train} & {i.prompt for i in test}
 
 
-def _item(name: str, reference: str, **data) -> Item:
-    return Item(name, "?", reference, data=data)
+def _item(name: str, reference: str, **data) -> SkillItem:
+    return SkillItem(name, "?", reference, data=data)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.unit.reports.chromium import Page, launched
 from tests.unit.reports.conftest import deep_tree, local_tree, write_run
 
 from turnwise.runs import page as run_page
-from turnwise.runs.page import recorded_trees, write_pages
+from turnwise.runs.page import page_trees, write_pages
 
 pytestmark = pytest.mark.slow
 TREES = 1_250  # of eight rollouts
@@ -100,7 +100,7 @@ def test_filters_order_and_addresses(chromium: Any, folder: Path) -> None:
         page.tab.locator(".row").first.click()
         assert "0.125" in page.tab.inner_text("#tree table") and "cut by the gate" in page.tab.inner_text("#tree")
         page.tab.select_option("#kind", "alike")
-        trees, _ = recorded_trees(folder)
+        trees, _ = page_trees(folder)
         alike = [tree for tree in trees if len(set(tree["rewards"]["total"])) == 1]
         assert page.count().startswith(f"{len(alike)} of")
         page.tab.select_option("#kind", "all")
@@ -128,9 +128,9 @@ def test_what_a_model_wrote_is_text(chromium: Any, folder: Path) -> None:
 
 def test_a_page_holds_trees_evenly_spaced_where_they_are_too_many(tmp_path: Path, monkeypatch: Any) -> None:
     run = write_run(tmp_path / "seed0")
-    everything, total = recorded_trees(run)
+    everything, total = page_trees(run)
     size = sum(path.stat().st_size for path in (run / "rollouts").iterdir())
     monkeypatch.setattr(run_page, "CHARACTERS", size // 4)
-    found, again = recorded_trees(run)
+    found, again = page_trees(run)
     assert again == total == 160 and len(found) in (39, 40)
     assert found[0] == everything[0] and found[-1] == everything[-1]

@@ -22,7 +22,7 @@ from turnwise.methods.credit import GroupAdvantage
 from turnwise.methods.gate import Never
 from turnwise.methods.reward import Outcome
 from turnwise.rollouts.collect import Collector
-from turnwise.rollouts.episodes import guarded
+from turnwise.rollouts.episodes import episode_guard
 from turnwise.rollouts.player import Player
 from turnwise.training.candidates import expert_file
 from turnwise_worlds.household import HouseholdEnv
@@ -31,7 +31,7 @@ from turnwise_worlds.household import HouseholdEnv
 
 
 def test_whatever_is_raised_is_a_fault_with_its_cause():
-    with pytest.raises(EnvironmentFault, match="ZeroDivisionError") as caught, guarded(5):
+    with pytest.raises(EnvironmentFault, match="ZeroDivisionError") as caught, episode_guard(5):
         _ = 1 / 0
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 

@@ -9,7 +9,7 @@ from tests.unit.random_models import small_config, small_model
 from turnwise.errors import InputError
 from turnwise.models.attention import backbone, use_tree_attention
 from turnwise.models.logprobs import score
-from turnwise.rollouts.probe import check_exact, fewer_layers, probe, probe_backbone
+from turnwise.rollouts.probe import check_exact, probe, probe_backbone, probed_layers
 
 
 def test_a_plain_decoder_is_exact_and_stays_as_it_was() -> None:
@@ -35,10 +35,10 @@ def test_what_is_not_reproduced_is_refused_in_one_line(kind: str) -> None:
 def test_every_kind_of_layer_is_passed_and_no_more() -> None:
     model = small_model(small_config("llama", num_hidden_layers=6))
     layers = model.model.layers
-    with fewer_layers(model):
+    with probed_layers(model):
         assert len(backbone(model).layers) == model.config.num_hidden_layers == 2
     layers[3].self_attn.scaling = 0.5  # another kind
-    with fewer_layers(model):
+    with probed_layers(model):
         assert len(backbone(model).layers) == model.config.num_hidden_layers == 4
     assert len(layers) == model.config.num_hidden_layers == 6 and model.model.layers is layers
 

@@ -17,7 +17,7 @@ from turnwise.judges.judge import Candidate
 from turnwise.judges.offline import OfflineJudge
 from turnwise.methods.awpo import Graded
 from turnwise.rollouts.episodes import EnvironmentCalls, Episodes
-from turnwise.rollouts.verdicts import Anchored, JudgedReward, Verdicts, candidate
+from turnwise.rollouts.verdicts import AnchoredVerdict, JudgeVerdictReward, Verdicts, candidate
 from turnwise.types import Pivot, RolloutTree, State, Task, ToolCall, Trajectory, Turn
 from turnwise_worlds.household import HouseholdEnv
 
@@ -38,7 +38,7 @@ WORDS = "one two three four five six seven eight nine ten"
 
 def judged(made: str, expert: str, truncated: bool = False, **how: Any) -> tuple[bool, bool]:
     state = State("d#t0", Task("", "d", "train", {"tools": TOOLS}), (1,), expert=expert)
-    return Anchored(**how)(state, Turn(-1, [1], [0.0], made, truncated=truncated))
+    return AnchoredVerdict(**how)(state, Turn(-1, [1], [0.0], made, truncated=truncated))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_at_a_pivot_the_rule_is_the_argument_comparison_unless_another_is_chosen
     state = State("d#t0", Task("", "d", "train", {"tools": TOOLS}), (1,), expert=BOOK, pivot=Pivot())
 
     def at_pivot(made: str, expert: str = BOOK, truncated: bool = False, **how: Any) -> tuple[bool, bool]:
-        return Anchored(**how)(replace(state, expert=expert), Turn(-1, [1], [0.0], made, truncated=truncated))
+        return AnchoredVerdict(**how)(replace(state, expert=expert), Turn(-1, [1], [0.0], made, truncated=truncated))
 
     assert at_pivot(BOOK + NOTE) == (True, False)  # a further call is free
     assert at_pivot(BOOK.replace(', "people": 2', "")) == (False, False)  # all arguments are compared
@@ -87,7 +87,7 @@ def test_at_a_pivot_the_rule_is_the_argument_comparison_unless_another_is_chosen
 
 def test_verdicts_of_a_dialogue_are_written_on_the_turn_and_ask_no_environment() -> None:
     episodes: Any = Episodes(None)  # type: ignore[arg-type]
-    verdicts = Verdicts(episodes, Anchored())
+    verdicts = Verdicts(episodes, AnchoredVerdict())
     state = State("d#t0", Task("", "d", "train", {"tools": TOOLS}), (1,), expert=BOOK)
     turns = [Turn(-1, [1], [0.0], text, truncated=cut) for text, cut in ((BOOK, False), (BOOK, True), (NOTE, False))]
     for turn in turns:
@@ -183,7 +183,7 @@ def test_a_question_holds_the_reply_whole_and_the_demonstration_in_its_parts() -
 
 
 def test_scores_stand_beside_the_outcome_by_leaf() -> None:
-    judged = JudgedReward(Graded(), OfflineJudge(), THOUGHT, text_of)
+    judged = JudgeVerdictReward(Graded(), OfflineJudge(), THOUGHT, text_of)
     group = tree(f"<think>they ask for Paris</think>{CALL}", CALL, "no")
     rewards = judged(group)
     assert rewards["total"] == rewards["outcome"] == Graded()(group)["total"]
@@ -193,7 +193,7 @@ def test_scores_stand_beside_the_outcome_by_leaf() -> None:
 
 def test_all_is_asked_before_anything_is_awaited_and_failures_are_nan() -> None:
     judge = Slow()
-    judged = JudgedReward(Graded(), judge, THOUGHT, text_of)
+    judged = JudgeVerdictReward(Graded(), judge, THOUGHT, text_of)
     group = tree("a", "b", "a", "c")
     group.invalid.add(3)
     for turn in group.turns:

@@ -11,7 +11,7 @@ from scripts import keep_results
 
 from turnwise.errors import InputError
 from turnwise.runs.archive import opened, write_archive
-from turnwise.runs.kept_runs import finished, keep
+from turnwise.runs.kept_runs import finished, keep_runs
 from turnwise.runs.result_file import read_result
 from turnwise_study.entries import read_entry
 from turnwise_study.entry_tables import entry_tables, summary_table
@@ -62,7 +62,7 @@ def save(folder: Path, wins: int, commit: str = "0123456789ab") -> Path:
 
 def kept(run: Path) -> Path:
     """Keeps a run, which is alone below its parent, and returns the place of the copy."""
-    archives, errors = keep([run], run.parent.parent, run.parent.parent / "results")
+    archives, errors = keep_runs([run], run.parent.parent, run.parent.parent / "results")
     if errors:
         assert not archives
         raise errors[0]
@@ -220,7 +220,7 @@ def test_own_runs_of_a_row_come_before_kept_ones(tmp_path: Path) -> None:
     for seed in range(3):
         save(tmp_path / f"made/p/tab1/base/seed{seed}", 10)
         save(tmp_path / f"made/p/tab1/ours/seed{seed}", 30)
-    assert not keep(finished([tmp_path / "made"]), tmp_path / "made", kept)[1]
+    assert not keep_runs(finished([tmp_path / "made"]), tmp_path / "made", kept)[1]
 
     def entry():
         return read_entry(read_sweep_request(["sweep=p_tab1"], conf), [own, kept])
@@ -263,10 +263,10 @@ def test_groups_are_kept_without_texts_where_all_of_them_were_recorded_and_say_t
     (run / "rollouts").mkdir()
     (run / "rollouts" / "train.jsonl").write_text(groups("a") + groups("b"))
     (run / "config.yaml").write_text("rollout: {recorded: 1, states: 2}\n")
-    keep([run], tmp_path / "out", tmp_path / "kept")
+    keep_runs([run], tmp_path / "out", tmp_path / "kept")
     assert (opened(place) / "result.json").is_file() and not (place / "rollouts").exists()
     (run / "config.yaml").write_text("rollout: {recorded: 2, states: 2}\n")
-    keep([run], tmp_path / "out", tmp_path / "kept")
+    keep_runs([run], tmp_path / "out", tmp_path / "kept")
     text = (opened(place) / "rollouts" / "train.jsonl").read_text()
     assert "seen" not in text and "messages" not in text and "expert" not in text
     settings = Settings(k=1, steps=(1, 2), resamples=50)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.unit.theory import trace
 
-from turnwise.methods.trace import prefix_allocation, root_allocation, same_outcome
+from turnwise.methods.trace import trace_prefix_allocation, trace_root_allocation, trace_same_outcome
 
 SEEDS = range(12)
 
@@ -87,7 +87,7 @@ def test_prop_3_no_uniform_allocation_activates_more(seed) -> None:
     rng = np.random.default_rng(seed)
     prompts, size, budget = 12, 4, 24
     value = rng.beta(0.5, 0.5, prompts)
-    best = trace.gradient_energy(trace.root_activation(value, root_allocation(value, budget)))
+    best = trace.gradient_energy(trace.root_activation(value, trace_root_allocation(value, budget)))
     for groups in (budget // size, budget // 2):
         uniform = np.zeros(prompts, np.int64)
         uniform[:groups] = budget // groups
@@ -96,6 +96,6 @@ def test_prop_3_no_uniform_allocation_activates_more(seed) -> None:
     assert best > strict  # strict where uniform is not optimal
 
     reward = rng.integers(0, 2, prompts).astype(float)
-    chosen = prefix_allocation(same_outcome(value, reward), budget)
+    chosen = trace_prefix_allocation(trace_same_outcome(value, reward), budget)
     best = trace.gradient_energy(trace.prefix_activation(value, reward, chosen))
     assert best > trace.gradient_energy(trace.prefix_activation(value, reward, np.full(prompts, 2)))

@@ -31,7 +31,7 @@ from turnwise.rollouts.player import Player
 from turnwise.shipped import tiny_path
 from turnwise.training import frozen_buffer
 from turnwise.training.distributed import DistributedContext
-from turnwise.training.frozen_buffer import Frozen, read_buffer, record, write_buffer
+from turnwise.training.frozen_buffer import Frozen, read_buffer, record_buffer, write_buffer
 from turnwise.training.policy_module import PolicyModule
 from turnwise.types import RolloutTree, State, Task, Turn
 from turnwise_worlds.household import HouseholdEnv
@@ -63,7 +63,7 @@ def played(player: Player, states: Sequence[State], gate: Gate) -> Frozen:
     def begin() -> None:
         player.engine.load_weights(player.engine.model, 0)
 
-    return record(player, Uniform(GROUP), gate, states, "key", begin, DistributedContext(), lambda done: None)
+    return record_buffer(player, Uniform(GROUP), gate, states, "key", begin, DistributedContext(), lambda done: None)
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,12 @@ from turnwise.rollouts.episodes import EnvironmentCalls, Episodes
 from turnwise.rollouts.verdicts import Verdicts
 from turnwise.training.group_metrics import (
     GATE,
+    branch_contrast,
     branch_metrics,
-    branches,
-    contrast,
-    count_verdicts,
+    continuation_places,
     gate_counts,
     gate_result,
+    group_verdict_counts,
     trajectories,
     verifier_metrics,
 )
@@ -49,29 +49,29 @@ def test_a_rollout_costs_one_and_a_continuation_one_half() -> None:
 
 def test_contrast_counts_leaves_below_branched_turns() -> None:
     # below turn 0: 4, 6, 7, 8; below turn 2: 4, 7, 8
-    assert contrast(grown(), [1, 1, 0, 1, 1]) == (7, 4)  # 6 alone lost: turn 0 disagrees, turn 2 does not
-    assert contrast(grown(), [0, 1, 1, 0, 1]) == (7, 7)
-    assert contrast(grown(), [0, 1, 1, 1, 1]) == (7, 0)
+    assert branch_contrast(grown(), [1, 1, 0, 1, 1]) == (7, 4)  # 6 alone lost: turn 0 disagrees, turn 2 does not
+    assert branch_contrast(grown(), [0, 1, 1, 0, 1]) == (7, 7)
+    assert branch_contrast(grown(), [0, 1, 1, 1, 1]) == (7, 0)
 
 
 def test_a_turn_below_which_one_rollout_is_valid_is_no_branch_point() -> None:
     tree = grown()
     tree.invalid = {6}  # turn 0 has one child left; below turn 2 are 4, 7 and 8
-    assert branches(tree) == [(2, 2 / 3), (2, 2 / 3)]
-    assert contrast(tree, [0, 1, math.nan, 1, 1]) == (3, 0)
-    assert contrast(tree, [0, 1, math.nan, 0, 1]) == (3, 3)
+    assert continuation_places(tree) == [(2, 2 / 3), (2, 2 / 3)]
+    assert branch_contrast(tree, [0, 1, math.nan, 1, 1]) == (3, 0)
+    assert branch_contrast(tree, [0, 1, math.nan, 0, 1]) == (3, 3)
     tree.invalid = {6, 7}  # and one of three has failed: turn 2 still branches
-    assert contrast(tree, [0, 1, math.nan, math.nan, 0]) == (2, 2)
+    assert branch_contrast(tree, [0, 1, math.nan, math.nan, 0]) == (2, 2)
     pair = tree_of(-1, 0, 0)
     pair.invalid = {2}
-    assert branches(pair) == [] and contrast(pair, [1.0, math.nan]) == (0, 0)
+    assert continuation_places(pair) == [] and branch_contrast(pair, [1.0, math.nan]) == (0, 0)
 
 
 def test_rollouts_whose_environment_failed_are_not_counted() -> None:
     tree = tree_of(-1, -1, 0, 0, 1)  # a continuation after turn 0 and its restart; rollout 1-4, and its restart below
     tree.turns.append(Turn(parent=-1, action_ids=[1], logprobs=[-1.0]))
     tree.invalid = {2, 4}
-    assert trajectories(tree) == 2 and branches(tree) == []
+    assert trajectories(tree) == 2 and continuation_places(tree) == []
     metrics = branch_metrics(Experience([tree], [{"total": [math.nan, 1.0, math.nan, 0.0]}], []))
     assert (metrics["train/roots_per_group"], metrics["train/continuations"]) == (2, 0)
 
@@ -110,7 +110,7 @@ SHELL = local("terminal", (1.0, 0.0), (0.0, 0.0))
 
 
 def test_shares_and_miss_rates_by_hand():
-    counts = count_verdicts(experience(HOUSE, SHELL))
+    counts = group_verdict_counts(experience(HOUSE, SHELL))
     assert verifier_metrics(counts) == {
         "verifier/accepted": 4 / 6,
         "verifier/exact": 1 / 6,
@@ -132,10 +132,10 @@ def test_an_action_that_was_cut_off_is_paid_nothing_and_counted():
         asyncio.run(verdicts.judge(tree.state, turn, EnvironmentCalls(0, None), False))
     for reward in (Functional(), Exact()):
         assert reward(tree)["total"] == [1.0, 0.0, 1.0, 0.0]
-        metrics = verifier_metrics(count_verdicts(experience(tree, reward=reward)))
+        metrics = verifier_metrics(group_verdict_counts(experience(tree, reward=reward)))
         assert metrics["verifier/truncated"] == metrics["verifier/accepted"] == 1 / 2
     called = RolloutTree(State("d", Task("", "t", "train"), (1,), expert="no call"), tree.turns)
-    assert verifier_metrics(count_verdicts(experience(called, reward=ToolCalls())))["verifier/truncated"] == 1 / 2
+    assert verifier_metrics(group_verdict_counts(experience(called, reward=ToolCalls())))["verifier/truncated"] == 1 / 2
 
 
 # -- gate savings ------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from turnwise.methods.awpo import Graded
 from turnwise.methods.states import expert_turns
 from turnwise.models.policy import load_policy
 from turnwise.training.build_run import call_format
-from turnwise.training.candidates import HeldOut, UserFile, check_readable
+from turnwise.training.candidates import CandidateFile, HeldOut, check_readable
 from turnwise.training.evaluate import negative_log_likelihood, sampled_replies
 from turnwise.types import RolloutTree, State, Task, Turn
 from turnwise_worlds.apibank import ApiBankEnv
@@ -50,24 +50,24 @@ def read(
     template: str | None = None,
     worlds: tuple[str, ...] = ("household",),
     **data: Any,
-) -> tuple[UserFile, tuple[BadTrajectory, ...]]:
+) -> tuple[CandidateFile, tuple[BadTrajectory, ...]]:
     words: Any = bookings.tokenizer(family)
     words.chat_template = template or words.chat_template
     chat = ChatTokens(words)
-    own = UserFile(Demonstrations(chat), dialect_of(chat), DataSettings(str(file), **data), worlds)
+    own = CandidateFile(Demonstrations(chat), dialect_of(chat), DataSettings(str(file), **data), worlds)
     return own, each_trajectory(own, file)
 
 
-def trajectories(own: UserFile) -> list[Any]:
+def trajectories(own: CandidateFile) -> list[Any]:
     return [one.trajectory for one in own.demonstrations]
 
 
-def states_of(own: UserFile) -> list[State]:
+def states_of(own: CandidateFile) -> list[State]:
     chat = own.demonstrations.chat
     return [state for one in own.demonstrations for state in expert_turns(one.trajectory, one.spines, chat.decode)]
 
 
-def held_out(own: UserFile, dialogues: int) -> HeldOut:
+def held_out(own: CandidateFile, dialogues: int) -> HeldOut:
     names = [trajectories(own)[number].id for number in own.held_out()[:dialogues]]
     steps = {step.id: step for trajectory in trajectories(own) for step in steps_of(trajectory)}
     return own.measured([state for state in states_of(own) if state.trajectory in names], steps)

@@ -29,7 +29,7 @@ from turnwise.training.profile import (
     profile_costs,
     profiles_of,
     read_profile,
-    why_none,
+    why_profile_leaves_none,
     write_profile,
 )
 from turnwise.types import Pivot, RolloutTree, State, Task
@@ -245,4 +245,4 @@ def test_the_remedy_is_of_what_happened(rewards: list[list[float]], cut: int, lo
     profiles = {str(n): Profile(tuple(row), tuple(row)) for n, row in enumerate(rewards)}
     table = pa.table({"actions": [["a", "b"] for _ in rewards]})
     table = table.replace_schema_metadata({b"turnwise": json.dumps({"cut": cut}).encode()})
-    assert remedy in why_none(table, profiles, longest, 8)
+    assert remedy in why_profile_leaves_none(table, profiles, longest, 8)

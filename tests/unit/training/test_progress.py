@@ -16,7 +16,7 @@ from tests.unit.reports.conftest import write_run
 
 from turnwise.config.schema import compose_config
 from turnwise.errors import InputError
-from turnwise.training.progress import started
+from turnwise.training.progress import started_loggers
 
 # -- loggers -----------------------------------------------------------------------------------------------------------
 
@@ -45,7 +45,7 @@ def config(folder: Path, *overrides: str) -> DictConfig:
 
 def logged(cfg: DictConfig) -> None:
     """A run of two lines that leaves a result."""
-    with started(cfg, True, pytest.fail) as loggers:
+    with started_loggers(cfg, True, pytest.fail) as loggers:
         shutil.copytree(
             write_run(Path(cfg.paths.out).with_name("made"), seed=1, states=20), cfg.paths.out, dirs_exist_ok=True
         )
@@ -78,7 +78,7 @@ def test_wandb_gets_the_configuration_the_metrics_and_the_result(
 def test_online_without_a_key_is_refused_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     began = time.monotonic()
     cfg = config(tmp_path / "run", "logger.wandb.offline=false")
-    with pytest.raises(InputError, match="WANDB_API_KEY"), started(cfg, True, pytest.fail):
+    with pytest.raises(InputError, match="WANDB_API_KEY"), started_loggers(cfg, True, pytest.fail):
         pass
     assert time.monotonic() - began < 15
     assert not (tmp_path / "run").exists()

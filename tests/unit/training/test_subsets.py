@@ -21,8 +21,8 @@ from turnwise.training import evaluate
 from turnwise.training.build_run import Settings
 from turnwise.training.candidates import short_prompts
 from turnwise.training.distributed import DistributedContext
-from turnwise.training.evaluate import Measure, read_evaluation, save_evaluation
-from turnwise.training.result import by_subset, in_domain, summary
+from turnwise.training.evaluate import Evaluator, read_evaluation, save_evaluation
+from turnwise.training.result import in_domain_result, result_metrics, subset_result
 from turnwise.types import RolloutTree, State, Task, Turn
 
 # -- subsets -----------------------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def test_an_environments_score_counts_in_place_of_a_win_and_subsets_have_their_o
     player = SimpleNamespace(environment=None, sampling=Sampling(), engine=None, play=play, forget=lambda: None)
     player.using = lambda how, max_turns: player
     settings = EvaluationSettings(tasks=4, attempts=1, attempts_of={"aime24": 3}, items=0)
-    measure, phases = object.__new__(Measure), Phases()
+    measure, phases = object.__new__(Evaluator), Phases()
     measure.settings, measure.phases = SimpleNamespace(eval=settings, device="cpu", folder=tmp_path), phases
     measure.player, measure.candidates = player, SimpleNamespace(held_out=None, plays=True, opening=Opening())
     measure.distributed = DistributedContext()
@@ -66,7 +66,7 @@ def test_an_environments_score_counts_in_place_of_a_win_and_subsets_have_their_o
         "aime24/0": 3, "aime24/1": 3, "amc23/0": 1, "amc23/1": 1}  # fmt: skip
     assert len(found.episodes) == phases.total == phases.done == 12 and measure.lost(found) == 0
     assert found.success("greedy") == {task.id: [0.4] for task in tasks}
-    assert summary(found)["eval/success/aime24"] == 40.0
+    assert result_metrics(found)["eval/success/aime24"] == 40.0
 
 
 class Phases:
@@ -101,7 +101,7 @@ def test_prompts_of_more_tokens_than_allowed_are_left_out_and_counted():
 
 def test_subsets_and_their_mean_by_hand(tmp_path):
     base, after = played(base=[1, 0, 0, 0], long=[0, 0]), played(base=[1, 1, 0, 0], long=[1, 1])
-    found = by_subset(base, after, "greedy")
+    found = subset_result(base, after, "greedy")
     told = {
         name: (part["base"], part["after"], part["delta"], part["tasks"]) for name, part in found["by_subset"].items()
     }
@@ -109,11 +109,11 @@ def test_subsets_and_their_mean_by_hand(tmp_path):
     mean = found["subset_mean"]
     assert (mean["base"], mean["after"], mean["delta"], mean["tasks"]) == (12.5, 75.0, 62.5, 6)
     assert mean["delta_ci95"][0] < 62.5 < mean["delta_ci95"][1]
-    assert in_domain(base, after)["base"] == pytest.approx(100 / 6, abs=0.01)  # all tasks weigh the same there
-    metrics = summary(after)
+    assert in_domain_result(base, after)["base"] == pytest.approx(100 / 6, abs=0.01)  # all tasks weigh the same there
+    metrics = result_metrics(after)
     assert (metrics["eval/success/base"], metrics["eval/success/long"]) == (50.0, 100.0)
     assert write_result(
-        {"method": "x", "env": "y", "scale": "tiny", "seed": 0, "in_domain": in_domain(base, after)}, tmp_path
+        {"method": "x", "env": "y", "scale": "tiny", "seed": 0, "in_domain": in_domain_result(base, after)}, tmp_path
     )
 
 
@@ -152,7 +152,7 @@ CONF = Path(__file__).parents[3] / "conf"
 
 def key(*overrides: str) -> str | None:
     cfg = compose_config(["env=household", *overrides], CONF, read=READ)
-    return evaluate.base_key(cfg, Settings.of(cfg), "base")
+    return evaluate.base_policy_key(cfg, Settings.of(cfg), "base")
 
 
 @pytest.fixture(autouse=True)
@@ -177,16 +177,16 @@ def test_whatever_changes_the_evaluation_changes_the_key(override: str) -> None:
 @pytest.mark.parametrize(("rank", "known"), [(1, ()), (0, ("own",)), (0, ("own", "shared")), (0, ("shared",)), (0, ())])
 def test_the_key_is_made_once_and_only_where_the_run_has_no_evaluation(monkeypatch, tmp_path, rank, known):
     """Each process asks once for the evaluation, which the processes make together."""
-    measure, made, asked = object.__new__(Measure), [], []
+    measure, made, asked = object.__new__(Evaluator), [], []
     measure.settings = SimpleNamespace(folder=tmp_path / "run", cache=tmp_path)
     measure.distributed, measure.candidates = DistributedContext(rank, 2), SimpleNamespace(held_out=None)
     measure.policy = SimpleNamespace(source="base")
-    monkeypatch.setattr(evaluate, "base_key", lambda *_: made.append(1) or "key")
+    monkeypatch.setattr(evaluate, "base_policy_key", lambda *_: made.append(1) or "key")
     evaluation, own, shared = played(x=[1]), tmp_path / "run/evaluation/base.jsonl", tmp_path / "base-key.jsonl"
     for name, path in {"own": own, "shared": shared}.items():
         if name in known:
             save_evaluation(path, evaluation)
-    monkeypatch.setattr(Measure, "named", lambda self, name: asked.append(name) or evaluation)
+    monkeypatch.setattr(Evaluator, "named", lambda self, name: asked.append(name) or evaluation)
     assert measure.base(None) is evaluation and asked == ["base"]
     assert len(made) == (rank == 0 and "own" not in known)
     assert own.exists() == bool(known) and shared.exists() == (rank == 0 and known != ("own",))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.data.match_calls import equivalent, identical
+from turnwise.data.match_calls import match_calls, match_exactly
 from turnwise.data.toolcalls import PARSERS, write_calls
 from turnwise.types import ToolCall
 
@@ -55,8 +55,8 @@ PARIS, ROME = call("weather", city="Paris"), call("weather", city="Rome")
     ],
 )
 def test_verdicts(made: list[ToolCall], expected: list[ToolCall], good: bool, same: bool) -> None:
-    assert equivalent(made, expected, [TOOL]) is good
-    assert identical(made, expected) is same
+    assert match_calls(made, expected, [TOOL]) is good
+    assert match_exactly(made, expected) is same
 
 
 VALUES = st.recursive(
@@ -82,5 +82,5 @@ def test_what_is_written_is_read_back(calls: list[ToolCall], form: Any) -> None:
 def test_an_order_is_never_missed_and_a_loss_always_is(calls: list[ToolCall], seed: Any) -> None:
     made = calls[:]
     seed.shuffle(made)
-    assert equivalent(made, calls)
-    assert not equivalent(made[1:], calls)
+    assert match_calls(made, calls)
+    assert not match_calls(made[1:], calls)

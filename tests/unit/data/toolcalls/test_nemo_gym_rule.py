@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.data.match_calls import accepts, same_call
+from turnwise.data.match_calls import match_by_nemo_gym, same_call
 from turnwise.data.toolcalls import Reply
 from turnwise.types import ToolCall
 
@@ -50,14 +50,14 @@ def test_values_are_compared_by_type_structure_and_words(made: Any, expected: An
 
 def test_each_expected_call_needs_a_made_call_of_its_own_and_more_are_free() -> None:
     one, two = call("a b c"), call("a b d")
-    assert accepts(reply(two, one), reply(one, two), 0.5)
-    assert accepts(reply(one, call(1), text="so"), reply(one), 0.5)
-    assert not accepts(reply(one), reply(one, one), 0.5)
-    assert not accepts(reply(one, one), reply(one, two), 0.5)
+    assert match_by_nemo_gym(reply(two, one), reply(one, two), 0.5)
+    assert match_by_nemo_gym(reply(one, call(1), text="so"), reply(one), 0.5)
+    assert not match_by_nemo_gym(reply(one), reply(one, one), 0.5)
+    assert not match_by_nemo_gym(reply(one, one), reply(one, two), 0.5)
 
 
 def test_a_made_call_is_left_to_the_expected_call_that_has_no_other() -> None:
     wide, narrow = call("a b c z"), call("c d q q")
     made = reply(call("a b c d"), call("a b z z"))  # the first fits both, the second ``wide`` alone
-    assert accepts(made, reply(wide, narrow), 0.25) and accepts(made, reply(narrow, wide), 0.25)
-    assert not accepts(made, reply(narrow, narrow), 0.25)
+    assert match_by_nemo_gym(made, reply(wide, narrow), 0.25) and match_by_nemo_gym(made, reply(narrow, wide), 0.25)
+    assert not match_by_nemo_gym(made, reply(narrow, narrow), 0.25)

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Request, Sample, Sampling, schedule_of
-from turnwise.engines.vllm import save
+from turnwise.engines.vllm import save_snapshot
 from turnwise.evaluation.suites import TOGETHER, play_tasks
 from turnwise.models.policy import load_policy
 from turnwise.rollouts.episodes import Openings
@@ -211,7 +211,7 @@ def logits(model: Any) -> torch.Tensor:
 
 def test_an_adapter_is_what_peft_reads(make_model: Make, tmp_path: Path) -> None:
     model = make_model("qwen3", lora=True)
-    snapshot = save(model, 4, tmp_path)
+    snapshot = save_snapshot(model, 4, tmp_path)
     assert snapshot.rank and snapshot.folder == (tmp_path / snapshot.name).resolve()
     assert {file.name for file in snapshot.folder.iterdir()} >= {"adapter_config.json", "adapter_model.safetensors"}
     again = PeftModel.from_pretrained(make_model("qwen3", lora=False), snapshot.folder)
@@ -229,7 +229,7 @@ def test_all_weights_are_a_model_with_a_head_of_its_own(
         monkeypatch.setattr(
             model, "save_pretrained", lambda *args, **given: plain(*args, **given, max_shard_size=shard)
         )
-    snapshot = save(model, 0, tmp_path)
+    snapshot = save_snapshot(model, 0, tmp_path)
     again = AutoModelForCausalLM.from_pretrained(snapshot.folder)
     assert not snapshot.rank and not again.config.tie_word_embeddings
     assert again.lm_head.weight.data_ptr() != again.model.embed_tokens.weight.data_ptr()

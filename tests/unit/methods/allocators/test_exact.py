@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnwise.methods.trace import prefix_allocation, root_allocation, same_outcome
+from turnwise.methods.trace import trace_prefix_allocation, trace_root_allocation, trace_same_outcome
 
 EIGHTHS = st.integers(0, 8).map(lambda n: Fraction(n, 8))  # exact as floats, with many ties and both extremes
 TRICKY = st.sampled_from([0.0, 1.0, 0.5, 1e-3, 1e-17, 5e-324, 1 - 1e-16, np.nextafter(0.5, 1)])
@@ -52,7 +52,7 @@ def anything(k: int) -> bool:
 @settings(max_examples=1500, deadline=None)
 @given(st.lists(EIGHTHS, min_size=1, max_size=4), st.integers(2, 9))
 def test_roots_reach_the_brute_force_optimum_in_exact_fractions(values, budget) -> None:
-    counts = root_allocation([float(v) for v in values], budget).tolist()
+    counts = trace_root_allocation([float(v) for v in values], budget).tolist()
     assert sum(counts) == budget and 1 not in counts and min(counts) >= 0
     every = (m for m in product(range(budget + 1), repeat=len(values)) if sum(m) == budget and 1 not in m)
     best = max(sum(root_gain(v, m) for v, m in zip(values, found, strict=True)) for found in every)
@@ -63,7 +63,7 @@ def test_roots_reach_the_brute_force_optimum_in_exact_fractions(values, budget) 
 @settings(max_examples=1500, deadline=None)
 @given(st.lists(EIGHTHS, min_size=1, max_size=4), st.integers(0, 7))
 def test_prefixes_reach_the_brute_force_optimum_in_exact_fractions(same, budget) -> None:
-    counts = prefix_allocation([float(q) for q in same], budget).tolist()
+    counts = trace_prefix_allocation([float(q) for q in same], budget).tolist()
     assert sum(counts) == budget and min(counts) >= 0
     every = (k for k in product(range(budget + 1), repeat=len(same)) if sum(k) == budget)
     best = max(sum(prefix_gain(q, k) for q, k in zip(same, found, strict=True)) for found in every)
@@ -73,7 +73,7 @@ def test_prefixes_reach_the_brute_force_optimum_in_exact_fractions(same, budget)
 @settings(max_examples=400, deadline=None)
 @given(st.lists(EIGHTHS, min_size=5, max_size=9), st.integers(2, 25))
 def test_roots_reach_the_programmes_optimum_in_exact_fractions(values, budget) -> None:
-    counts = root_allocation([float(v) for v in values], budget).tolist()
+    counts = trace_root_allocation([float(v) for v in values], budget).tolist()
     assert sum(counts) == budget and 1 not in counts
     got = sum(root_gain(v, m) for v, m in zip(values, counts, strict=True))
     assert got == programme(root_gain, values, budget, no_single)
@@ -82,12 +82,12 @@ def test_roots_reach_the_programmes_optimum_in_exact_fractions(values, budget) -
 @settings(max_examples=500, deadline=None)
 @given(st.lists(VALUES, min_size=1, max_size=8), st.integers(2, 40))
 def test_both_reach_the_programmes_optimum_in_floats(values, budget) -> None:
-    counts = root_allocation(values, budget)
+    counts = trace_root_allocation(values, budget)
     assert counts.sum() == budget and 1 not in counts and counts.min() >= 0
     best = programme(root_gain, values, budget, no_single)
     mixed = [1 - v**m - (1 - v) ** m if m > 1 else 0.0 for v, m in zip(values, counts, strict=True)]  # Eq. 12
     assert sum(mixed) == pytest.approx(best, abs=1e-12)
-    counts = prefix_allocation(values, budget)
+    counts = trace_prefix_allocation(values, budget)
     assert counts.sum() == budget and counts.min() >= 0
     best = programme(prefix_gain, values, budget, anything)
     assert sum(map(prefix_gain, values, counts.tolist())) == pytest.approx(best, abs=1e-12)
@@ -109,7 +109,7 @@ def test_both_reach_the_programmes_optimum_in_floats(values, budget) -> None:
     ],
 )
 def test_roots_by_hand(values, budget, counts) -> None:
-    assert root_allocation(values, budget).tolist() == counts
+    assert trace_root_allocation(values, budget).tolist() == counts
 
 
 @pytest.mark.parametrize(
@@ -123,20 +123,20 @@ def test_roots_by_hand(values, budget, counts) -> None:
     ],
 )
 def test_prefixes_by_hand(same, budget, counts) -> None:
-    assert prefix_allocation(same, budget).tolist() == counts
+    assert trace_prefix_allocation(same, budget).tolist() == counts
 
 
 def test_gains_that_underflow_leave_a_budget_to_spread() -> None:
-    counts = root_allocation([0.5, 0.5, 0.0], 5000)
+    counts = trace_root_allocation([0.5, 0.5, 0.0], 5000)
     assert counts.tolist() == [2500, 2500, 0]
-    assert prefix_allocation([0.5, 0.5], 5001).tolist() == [2501, 2500]
+    assert trace_prefix_allocation([0.5, 0.5], 5001).tolist() == [2501, 2500]
 
 
 def test_eq_15_by_hand() -> None:
-    assert same_outcome([0.8, 0.8, 0.8], [1, 0, 0.5]).tolist() == pytest.approx([0.8, 0.2, 0.5])
+    assert trace_same_outcome([0.8, 0.8, 0.8], [1, 0, 0.5]).tolist() == pytest.approx([0.8, 0.2, 0.5])
 
 
 @pytest.mark.parametrize(("values", "budget"), [([0.5], 1), ([0.5, 0.5], -2), ([], 2)])
 def test_budgets_that_cannot_be_spent_are_named(values, budget) -> None:
     with pytest.raises(ValueError, match=f"budget {budget} cannot be spent on {len(values)} prompts"):
-        root_allocation(values, budget)
+        trace_root_allocation(values, budget)

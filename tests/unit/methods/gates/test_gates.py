@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from turnwise.methods.gate import MIXED, Never, Predicted, mixed_probability
 from turnwise.methods.selective import Divergence, Either, Signal
-from turnwise.training.frozen_buffer import Shadow
+from turnwise.training.frozen_buffer import BufferGate
 from turnwise.types import RolloutTree
 
 # -- gates -------------------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def test_a_group_that_is_over_may_leave_the_update(grow: Grow) -> None:
     assert not Divergence(k=3).at_end(grow(["ab", "ab"], 2)) and not Never().at_end(grow(["ab", "ab"], 2))
     half = grow(["ab", "xyz"], 3)
     assert Either(k=3, over=True).at_end(half) and len(half.looks) == 1  # tau_K = 1
-    shadow = Shadow(gate)
+    shadow = BufferGate(gate)
     assert not shadow.at_end(grow(["ab", "ab"], 2)) and shadow.cut == {"s"}
 
 

@@ -22,11 +22,11 @@ from turnwise.rollouts.predictor import (
     Target,
     branchable,
     bucket,
-    captured,
-    quality,
+    predictor_captured,
+    predictor_quality,
+    predictor_targets,
     read_spines,
     success_of,
-    targets,
 )
 from turnwise.types import RolloutTree
 
@@ -156,12 +156,14 @@ def test_quality_by_hand() -> None:
     def predictions(depth: int, *pairs: tuple[float, float]) -> list[Prediction]:
         return [Prediction(value, Target(mean, 4, depth)) for value, mean in pairs]
 
-    found = quality(predictions(0, (0.1, 0.0), (0.5, 0.25), (0.9, 1.0)), predictions(4, (0.2, 1.0), (0.8, 0.0)))
+    found = predictor_quality(
+        predictions(0, (0.1, 0.0), (0.5, 0.25), (0.9, 1.0)), predictions(4, (0.2, 1.0), (0.8, 0.0))
+    )
     assert found["spearman_root"] == pytest.approx(1)
     assert "spearman_prefix" not in found  # two histories have no rank correlation worth the name
     assert found["mse_depth/0"] == pytest.approx((0.01 + 0.0625 + 0.01) / 3)
     assert found["mse_depth/3-5"] == pytest.approx((0.64 + 0.64) / 2)
-    assert "spearman_root" not in quality(predictions(0, (0.5, 0), (0.5, 1), (0.5, 1)), [])
+    assert "spearman_root" not in predictor_quality(predictions(0, (0.5, 0), (0.5, 1), (0.5, 1)), [])
     assert [bucket(depth) for depth in (0, 1, 2, 3, 5, 6, 10, 11, 99)] == [
         "0", "1-2", "1-2", "3-5", "3-5", "6-10", "6-10", "11+", "11+",
     ]  # fmt: skip
@@ -173,7 +175,7 @@ def test_quality_by_hand() -> None:
 def test_eq_18_by_hand(grown: Grown) -> None:
     # rollouts 0-2-4 and 1-3; turn 0 was branched at (5-6) and turn 2 twice (7, 8). Leaves 3, 4, 6, 7, 8
     tree = grown("a", -1, -1, 0, 1, 2, 0, 5, 2, 2)
-    found = targets(tree, [0.0, 1.0, 0.5, 1.0, 0.0])
+    found = predictor_targets(tree, [0.0, 1.0, 0.5, 1.0, 0.0])
     assert found == {
         -1: Target(2.5 / 5, 5, 0),
         0: Target(2.5 / 4, 4, 1),
@@ -186,12 +188,12 @@ def test_eq_18_by_hand(grown: Grown) -> None:
 def test_failed_worlds_and_stopped_trees_teach_nothing(grown: Grown) -> None:
     tree = grown("a", -1, -1, 0, 1, 2, 0, 5, 2, 2)
     tree.invalid = {3, 6, 8}
-    found = targets(tree, [math.nan, 1.0, math.nan, 0.0, math.nan])
+    found = predictor_targets(tree, [math.nan, 1.0, math.nan, 0.0, math.nan])
     assert found == {-1: Target(0.5, 2, 0), 0: Target(0.5, 2, 1), 2: Target(0.5, 2, 2)}
     tree.stopped = True
-    assert targets(tree, [0.0] * 5) == {}
+    assert predictor_targets(tree, [0.0] * 5) == {}
     tree.stopped, tree.invalid = False, {3, 4, 6, 7, 8}
-    assert targets(tree, [math.nan] * 5) == {}
+    assert predictor_targets(tree, [math.nan] * 5) == {}
 
 
 def test_rewards_that_no_probability_can_reach_are_named(grown: Grown) -> None:
@@ -211,9 +213,9 @@ def test_rewards_that_no_probability_can_reach_are_named(grown: Grown) -> None:
 def test_the_first_half_by_hand() -> None:
     # 3 anchors, so 1.5 to serve: all of the first, and half of the second
     ranked = [(0.1, 0.0), (0.25, 0.24), (0.2, 0.16)]
-    assert captured(ranked) == pytest.approx((0.24 + 0.16 / 2) / 0.4)
-    assert captured(ranked, 1.0) == pytest.approx(1)
-    assert captured([(0.1, 0.0)]) is None and captured([]) is None
+    assert predictor_captured(ranked) == pytest.approx((0.24 + 0.16 / 2) / 0.4)
+    assert predictor_captured(ranked, 1.0) == pytest.approx(1)
+    assert predictor_captured([(0.1, 0.0)]) is None and predictor_captured([]) is None
 
 
 # -- pack histories ----------------------------------------------------------------------------------------------------
