@@ -22,8 +22,8 @@ from typing import Any
 from rich.progress import Progress
 
 from turnwise.console import Terminal, number
+from turnwise.data.toolcalls import reasoning_of_reply
 from turnwise.data.trajectories import read_trajectories, write_trajectories
-from turnwise.data.turns_in_context import reasoning_of_turn
 from turnwise.endpoints import Fault
 from turnwise.errors import InputError
 from turnwise.files import refuse_same
@@ -87,7 +87,7 @@ async def ask_all(rationales: Rationales, trajectories: list[Trajectory], consol
         (number, place)
         for number, trajectory in enumerate(trajectories)
         for place, message in enumerate(trajectory.messages)
-        if message["role"] == "assistant" and reasoning_of_turn(message)[0] is None
+        if message["role"] == "assistant" and reasoning_of_reply(message)[0] is None
     ]
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("rationales", total=len(wanted))

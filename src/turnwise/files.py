@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,29 +70,6 @@ def refuse_same(out: Path, read: Iterable[Path]) -> None:
 
 def read_yaml(path: Path) -> Any:
     return parse_yaml(path.read_bytes())
-
-
-def append(path: Path, text: str) -> None:
-    """Appends lines to a file, either all of them or none (OSError, with ``path`` as its ``filename``). If the last line has
-    no line break, for example because a process was killed while it wrote, one is added first.
-    """
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b", buffering=0) as stream:
-            size = stream.seek(0, os.SEEK_END)
-            if size:
-                stream.seek(size - 1)
-                text = text if stream.read(1) == b"\n" else "\n" + text
-            rest = memoryview(text.encode())
-            try:
-                while rest:
-                    rest = rest[stream.write(rest) :]
-                # force the lines to the disk: otherwise a power failure could lose lines that a saved checkpoint needs
-                os.fsync(stream.fileno())
-            except OSError:
-                with suppress(OSError):
-                    stream.truncate(size)
-                raise
 
 
 @contextmanager

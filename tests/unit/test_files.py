@@ -18,7 +18,8 @@ from rich.table import Table
 
 from turnwise.console import Terminal
 from turnwise.daemon_threads import DaemonThreads
-from turnwise.files import append, atomic_write, no_room, parse_json
+from turnwise.files import atomic_write, no_room, parse_json
+from turnwise.runs.json_lines import append_text
 from turnwise.text import plain, plain_body
 from turnwise.training.checkpoints import AtomicCheckpointIO
 from turnwise.training.progress import Phases
@@ -85,11 +86,9 @@ def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
 
 def test_lines_are_added_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
-    append(path, "one\n")
-    append(path, "two\n")
-    program = (
-        "import sys; from pathlib import Path; from turnwise.files import append; append(Path(sys.argv[1]), 'three\\n')"
-    )
+    append_text(path, "one\n")
+    append_text(path, "two\n")
+    program = "import sys, pathlib; import turnwise.runs.json_lines as j; j.append_text(pathlib.Path(sys.argv[1]), 'three\\n')"
     failed = limited(program, 11, str(path))  # room for "thr"
     assert f"File too large: '{path}'" in failed.stderr
     assert path.read_text() == "one\ntwo\n"

@@ -112,7 +112,7 @@ def same_call(made: ToolCall, expected: ToolCall, least: float) -> bool:
     equal if they differ by less than 1e-6. Two texts are compared exactly if one of them has fewer than two words;
     otherwise they are equal if their word overlap is at least ``least``, in [0, ``MOST``].
     """
-    return made.name == expected.name and _match_args(dict(made.arguments), dict(expected.arguments), least)
+    return made.name == expected.name and _match(dict(made.arguments), dict(expected.arguments), least)
 
 
 def overlap(made: str, expected: str) -> float:
@@ -124,15 +124,13 @@ def overlap(made: str, expected: str) -> float:
     return (ours & theirs).total() / both if both else 0.0
 
 
-def _match_args(made: Any, expected: Any, least: float) -> bool:
+def _match(made: Any, expected: Any, least: float) -> bool:
     if not isinstance(made, type(expected)):
         return False
     if isinstance(expected, Mapping):
-        return made.keys() == expected.keys() and all(_match_args(made[key], expected[key], least) for key in expected)
+        return made.keys() == expected.keys() and all(_match(made[key], expected[key], least) for key in expected)
     if isinstance(expected, list):
-        return len(made) == len(expected) and all(
-            _match_args(*pair, least) for pair in zip(made, expected, strict=True)
-        )
+        return len(made) == len(expected) and all(_match(*pair, least) for pair in zip(made, expected, strict=True))
     if isinstance(expected, float):
         return abs(made - expected) < _NEAR
     if isinstance(expected, str) and min(len(made.split()), len(expected.split())) > 1:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from turnwise.files import STRICT
-from turnwise.types import ToolCall, function_of
+from turnwise.types import Message, ToolCall, function_of
 
 MAX_CHARS = 65_536  # largest length of a reply in characters
 MAX_CALLS = 64
@@ -135,6 +135,21 @@ def split_thinking(text: str) -> tuple[str, str]:
     if rest.startswith(OPEN_THINKING):
         raise ToolCallError(f"{OPEN_THINKING} is never closed")
     return thinking.strip().removeprefix(OPEN_THINKING).strip(), rest
+
+
+def reasoning_of_reply(message: Message) -> tuple[str | None, str]:
+    """Splits an assistant message into its reasoning, or None, and its content without reasoning. The reasoning is the
+    value of a key of ``REASONING``, or else the thinking block at the start of the content.
+    """
+    content = str(message.get("content") or "")
+    for key in REASONING:
+        if isinstance(message.get(key), str) and message[key].strip():
+            return message[key].strip(), content
+    try:
+        thinking, content = split_thinking(content)
+    except ToolCallError:  # a demonstrated reply may be longer than the limit, or its thinking may never be closed
+        return None, content
+    return thinking or None, content
 
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnwise.data.tool_schema import arguments_of, function_of
-from turnwise.data.toolcalls import REASONING, ToolCallError, checked_call, split_thinking
+from turnwise.data.toolcalls import checked_call, reasoning_of_reply
 from turnwise.types import Message, ToolCall, Trajectory
 
 
@@ -36,7 +36,7 @@ def steps_of(trajectory: Trajectory) -> list[TurnInContext]:
     for at in trajectory.acts:
         message = trajectory.messages[at]
         name = f"{trajectory.id}#t{len(steps)}"
-        rationale, content = reasoning_of_turn(message)
+        rationale, content = reasoning_of_reply(message)
         try:
             calls = tuple(
                 checked_call(function_of(call).get("name"), arguments_of(call))
@@ -46,18 +46,3 @@ def steps_of(trajectory: Trajectory) -> list[TurnInContext]:
             raise ValueError(f"step {name!r}: {error}") from error
         steps.append(TurnInContext(name, trajectory.messages[:at], rationale, content, calls, trajectory.tools))
     return steps
-
-
-def reasoning_of_turn(message: Message) -> tuple[str | None, str]:
-    """Splits an assistant message into its reasoning, or None, and its content without reasoning. The reasoning is the
-    value of a key of ``REASONING``, or else the thinking block at the start of the content.
-    """
-    content = str(message.get("content") or "")
-    for key in REASONING:
-        if isinstance(message.get(key), str) and message[key].strip():
-            return message[key].strip(), content
-    try:
-        thinking, content = split_thinking(content)
-    except ToolCallError:  # a demonstrated reply may be longer than the limit, or its thinking may never be closed
-        return None, content
-    return thinking or None, content

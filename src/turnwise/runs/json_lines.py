@@ -4,18 +4,43 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from turnwise.errors import InputError
-from turnwise.files import append, atomic_write
+from turnwise.files import atomic_write, writing
 
 logger = logging.getLogger(__name__)
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    append(path, "".join(json.dumps(row) + "\n" for row in rows))
+    append_text(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def append_text(path: Path, text: str) -> None:
+    """Appends lines to a file, either all of them or none (OSError, with ``path`` as its ``filename``). If the last line has
+    no line break, for example because a process was killed while it wrote, one is added first.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b", buffering=0) as stream:
+            size = stream.seek(0, os.SEEK_END)
+            if size:
+                stream.seek(size - 1)
+                text = text if stream.read(1) == b"\n" else "\n" + text
+            rest = memoryview(text.encode())
+            try:
+                while rest:
+                    rest = rest[stream.write(rest) :]
+                # force the lines to the disk: otherwise a power failure could lose lines that a saved checkpoint needs
+                os.fsync(stream.fileno())
+            except OSError:
+                with suppress(OSError):
+                    stream.truncate(size)
+                raise
 
 
 def json_object(line: str | bytes) -> dict[str, Any] | None:
