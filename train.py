@@ -33,7 +33,7 @@ CONF = Path(__file__).resolve().parent / "conf"
 def job(cfg: DictConfig) -> None:
     """Executes one run. Slow libraries are imported after the configuration has been accepted."""
     began, several = time.time(), HydraConfig.get().mode == RunMode.MULTIRUN
-    with exits.of_run(cfg):
+    with exits.exit_of_run(cfg):
         if not several and HydraConfig.get().sweeper.get("params"):
             raise ConfigError(["hydra.sweeper.params: these are the values of several runs; start the runs with -m"])
         check_config(cfg)
@@ -60,7 +60,7 @@ def job(cfg: DictConfig) -> None:
 
 def main() -> None:
     register(CONF)
-    with exits.of_command(CONF):
+    with exits.exit_of_command(CONF):
         refuse_misuse(sys.argv[1:])
         if is_sweep(sys.argv[1:]):
             from turnwise_study.sweeps.jobs import for_hydra

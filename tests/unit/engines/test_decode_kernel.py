@@ -156,11 +156,11 @@ def test_a_model_in_bfloat16_whose_layers_are_not_llamas_is_sampled() -> None:
 
 OUTPUT = """
 import torch
-from turnwise.engines.decode_kernel import Streamed
+from turnwise.engines.decode_kernel import StreamedDecode
 torch.set_num_threads({threads})
 torch.manual_seed(0)
 trunk, twigs = ([torch.randn(2, 2, 57, 48)] for _ in range(2)), tuple(torch.randn(6, 2, 10, 48) for _ in range(2))
-streamed = Streamed(*trunk, torch.tensor([0, 0, 1, 1, 0, 1]), torch.tensor([57, 57, 30, 30, 57, 30]))
+streamed = StreamedDecode(*trunk, torch.tensor([0, 0, 1, 1, 0, 1]), torch.tensor([57, 57, 30, 30, 57, 30]))
 print(streamed.attend(0, torch.randn(6, 8 * 48), 0.5, twigs, 4).numpy().tobytes().hex())
 """
 

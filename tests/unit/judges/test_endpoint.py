@@ -28,8 +28,8 @@ from turnwise.judges.judge import Candidate, judge_question, load_rubric
 
 WRITE = """
 import sys
-from turnwise.judges.endpoint import Cache, key_of
-cache = Cache(sys.argv[1])
+from turnwise.judges.endpoint import JudgeCache, key_of
+cache = JudgeCache(sys.argv[1])
 n = 0
 while True:
     key = key_of({"n": n, "filler": "x" * 1000})
