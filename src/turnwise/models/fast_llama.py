@@ -137,7 +137,7 @@ class LlamaProduct:
         if dtype is None:
             self.joined = weight.detach(), bias
         else:
-            self.packed = fast_packed_linear(weight, dtype, bias)
+            self.packed = packed_linear(weight, dtype, bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.packed is not None:
@@ -182,7 +182,7 @@ def can_pack(weight: Tensor, dtype: torch.dtype) -> bool:
 
 
 @torch.inference_mode()
-def fast_packed_linear(weight: Tensor, dtype: torch.dtype, bias: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+def packed_linear(weight: Tensor, dtype: torch.dtype, bias: Tensor | None = None) -> Callable[[Tensor], Tensor]:
     """Returns the linear layer (T, C) -> (T, D) with a packed copy of weights (D, C) in ``dtype``.
 
     With float16, hidden states and sums are in float32 (FBGEMM turns each weight into float32 as it reads it). Otherwise

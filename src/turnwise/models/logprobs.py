@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from turnwise.models.attention import PackedTree, Plan, backbone, unwrapped
 from turnwise.models.attention_cpu import RunTree
 from turnwise.models.attention_gpu import BlockTree
-from turnwise.models.fast_llama import fast_packed_linear, should_pack
+from turnwise.models.fast_llama import packed_linear, should_pack
 
 # -- a product of hidden states and output embedding -------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class Head:
             _is_product[self.base] = self._is_product()
         self.plain = _is_product[self.base]
         pack = self.plain and should_pack([self.weight], copies)
-        self._packed = fast_packed_linear(self.weight, self.weight.dtype) if pack else None
+        self._packed = packed_linear(self.weight, self.weight.dtype) if pack else None
 
     @property
     def weight(self) -> Tensor:
