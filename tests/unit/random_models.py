@@ -186,7 +186,7 @@ class Distance:
 
     loss: float
     gradient: float
-    sampled_probe_turns: float
+    sampled: float
 
     @property
     def exact(self) -> bool:

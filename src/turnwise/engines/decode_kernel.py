@@ -6,6 +6,9 @@ this takes longer than reading the keys and values once, as ``kernels_cpu.attend
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -24,16 +27,25 @@ def prepare_decode_kernel(threads: int) -> None:
     iteration or forked process waits for this.
     """
     before = torch.get_num_threads()
+    if threads > 1 and not all(kernel.kept() for kernel in kernels_cpu.KERNELS):
+        # Another process fills numba's cache, because on some processors the code for several threads that is in the cache
+        # and the code of the process that compiled it differ in the last digits, and a run's first start would differ.
+        use = f"import turnwise.engines.decode_kernel as d; d.torch.set_num_threads({threads}); d.use_kernels()"
+        subprocess.run([sys.executable, "-c", use], check=False)
     torch.set_num_threads(threads)
     try:
-        kernels_cpu.compile_kernels()
-        trunk, twigs = ([torch.zeros(1, 1, 1, 1)] for _ in range(2))
-        streamed = StreamedDecode(trunk, trunk, torch.tensor([0]), torch.tensor([1]))
-        streamed.attend(0, torch.zeros(1, 3), 1.0, (twigs[0], twigs[0]), 0)
+        use_kernels()
     finally:
         torch.set_num_threads(before)
     one = np.zeros(1, np.int64)
     kernels_cpu.draw_kernel_cpu(np.ones((1, 1), np.float32), one, np.ones(1), one)
+
+
+def use_kernels() -> None:
+    kernels_cpu.compile_kernels()
+    trunk, twigs = ([torch.zeros(1, 1, 1, 1)] for _ in range(2))
+    streamed = StreamedDecode(trunk, trunk, torch.tensor([0]), torch.tensor([1]))
+    streamed.attend(0, torch.zeros(1, 3), 1.0, (twigs[0], twigs[0]), 0)
 
 
 class StreamedDecode:

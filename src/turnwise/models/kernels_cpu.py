@@ -41,6 +41,11 @@ class Compiled:
         threads = torch.get_num_threads()
         return (self.spread if threads > 1 and spreads(threads) else self.alone)(*given)
 
+    def kept(self) -> bool:
+        """Whether numba's cache has code for several threads, or cannot keep any."""
+        file = getattr(self.spread._cache, "_cache_file", None)
+        return file is None or bool(file._load_index())
+
 
 _numba = threading.local()  # the number of threads that numba was given in each of this process's own threads
 
@@ -273,6 +278,9 @@ def attend_kernel_cpu(
             _add_values(weights[:s], values[start : start + s * D].reshape(s, D), result)
             _add_values(weights[s:], twig_values[n, h, : length + 1], result)
             result /= total
+
+
+KERNELS = (_add_norm, _rotate, _gated, attend_kernel_cpu)
 
 
 @partial(compiled, fastmath=False)  # sums in the order of the vocabulary

@@ -156,7 +156,8 @@ def test_a_model_in_bfloat16_whose_layers_are_not_llamas_is_sampled() -> None:
 
 OUTPUT = """
 import torch
-from turnwise.engines.decode_kernel import StreamedDecode
+from turnwise.engines.decode_kernel import StreamedDecode, prepare_decode_kernel
+prepare_decode_kernel({threads})
 torch.set_num_threads({threads})
 torch.manual_seed(0)
 trunk, twigs = ([torch.randn(2, 2, 57, 48)] for _ in range(2)), tuple(torch.randn(6, 2, 10, 48) for _ in range(2))

@@ -26,7 +26,7 @@ def equal() -> Iterator[Equality]:
     equality.close()
 
 
-needs_sandbox = pytest.mark.skipif(why_no_sandbox() is not None, why_no_sandbox="no sandbox works here")
+needs_sandbox = pytest.mark.skipif(why_no_sandbox() is not None, reason="no sandbox works here")
 
 
 @pytest.mark.parametrize(
