@@ -18,7 +18,7 @@ a part is named in conf/GROUP/OPTION.yaml.
     [methods/awpo.py] advantage=awpo
 7. mean, std and advantage A of R_out and of R_mix within each group; groups of equal rewards stay (Eqs. 18-19)
     [methods/awpo.py] advantage.zero_variance=keep
-8. rho = std_mix / (std_out + std_mix); w = rho if mean R_out < R_max (the largest so far) and rho < e_mix, else 0 (Eqs. 20-21)
+8. rho = std_mix / (std_out + std_mix); w = rho if mean R_out < R_max (largest mean so far) and rho < e_mix, else 0 (Eqs. 20-21)
     [methods/awpo.py] advantage.gate=ratio, advantage.saturation=true, advantage.epsilon_mix=0.75
 9. difficulty weight d = a_prio if t_low < mean R_out < t_high, else a_base (Eq. 22)
     [methods/awpo.py] advantage.difficulty=true, advantage.tau_low=0.4, advantage.tau_high=1.6, advantage.alpha_prio=1.5,
@@ -67,7 +67,7 @@ from turnwise.types import Credit, Rewards, RolloutTree, ToolCall
 class AWPO(Method):
     name: ClassVar[str] = "awpo"
 
-    batch: int = key("rollout.states", 96)  # G, groups of an update
+    batch: int = key("rollout.states", 96)  # G, groups of an iteration
     group_size: int = key("allocator.group_size", 16)  # K, replies of a group
     # e_mix (Eq. 21); the paper gives no number for it, nor for t_low and t_high
     epsilon_mix: float = key("advantage.epsilon_mix", 0.75)

@@ -9,9 +9,9 @@ a part is named in conf/GROUP/OPTION.yaml.
     [methods/states.py, training/candidates.py] data.trajectories=500
 2. draw K actions at each s from pi_0; mu and sigma^2 of the verifier's verdicts on them (Eq. 4)
     [training/profile.py, methods/states.py] states.k=8
-3. D_pivot: the turns with sigma^2 > 0 and mu < lambda_diff (Eq. 5); env.candidates=clean keeps one of several equal commands
+3. D_pivot: the turns with sigma^2 > 0 and mu < lambda_diff (Eq. 5)
     [methods/pivotrl.py, training/profile.py] states=pivots, states.keep=adv, states.lambda_diff=0.4
-4. for each update: draw B states s from D_pivot, up to 4 consecutive ones of a trajectory together
+4. for each update: draw B states s from D_pivot, mostly up to 4 random ones of a trajectory together
     [methods/states.py] rollout.states=96, rollout.trajectories=24
 5. draw G actions a_i at each s from pi_old
     [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=16, rollout.turns=1
@@ -47,7 +47,7 @@ class PivotRL(Method):
     name: ClassVar[str] = "pivotrl"
 
     k: int = key("states.k", 8)  # K, actions sampled at each turn before training (Eq. 4); the paper gives no number
-    # most success of a turn that is kept (Eq. 5); the paper gives no number
+    # turns with a mean below this are kept (Eq. 5); the paper gives no number
     lambda_diff: float = key("states.lambda_diff", 0.4)
     batch: int = key("rollout.states", 96)  # B, turns of an update; the paper: 64 (App. A.2, software)
     group_size: int = key("allocator.group_size", 16)  # G, actions at a turn; the paper: 16 (App. A.2, software)
@@ -59,7 +59,7 @@ class PivotRL(Method):
 @dataclass(frozen=True, slots=True)
 class LocalRL(Method):
     """Naive local RL, PivotRL's baseline: the policy acts once at any expert turn and is rewarded for exactly the
-    expert's action. All other settings are those of pivotrl.
+    expert's action. All other default settings are those of pivotrl.
 
     The algorithm:
 

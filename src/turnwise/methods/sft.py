@@ -1,5 +1,5 @@
-"""Supervised fine-tuning: the policy imitates the demonstrations, by the mean negative log-likelihood of every
-assistant turn. The tokens of a trajectory are computed once for all of its turns.
+"""Supervised fine-tuning: the policy imitates the demonstrations, by the mean negative log-likelihood of the
+tokens of demonstrated assistant turns. The tokens of a trajectory are computed once for all of its turns.
 
 The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
 a part is named in conf/GROUP/OPTION.yaml.
