@@ -215,7 +215,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class Awpo(BatchAdvantage):
-    """Computes A = d [(1 - w) A_out + w A_mix] for each valid leaf of a tree, and the clip radius of the update (Eqs.
+    """Computes A = d [(1 - w) A_out + w A_mix] for each valid leaf of a tree, and the clip radius of the iteration (Eqs.
     18-24). A leaf is valid if its environment did not fail. The valid leaves of one tree form a group.
 
     The rule reads the rewards ``outcome`` (``total`` if there is no ``outcome``) and ``reasoning``. R_mix is their sum.

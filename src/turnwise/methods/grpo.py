@@ -18,7 +18,7 @@ a part is named in conf/GROUP/OPTION.yaml.
     [methods/credit.py] advantage=group, advantage.zero_variance=drop
 6. w_t = pi / pi_old of each token; min(w_t A_i, clip(w_t) A_i)
     [methods/loss.py] loss=clipped, loss.ratio=token, loss.clip_low=0.2, loss.clip_high=0.2
-7. J: mean over the episodes that are left of the mean over the tokens of their actions
+7. J: mean over episodes, without those left out, of the mean over the tokens of their actions
     [methods/loss.py] loss.aggregation=seq_mean_token_mean, loss.kl_beta=0.0
 8. one AdamW step on -J, with the gradient clipped
     [training/policy_module.py] update.steps=1, update.clip_norm=1.0

@@ -11,7 +11,7 @@ a part is named in conf/GROUP/OPTION.yaml.
     [training/profile.py, methods/states.py] states.k=8
 3. D_pivot: the turns with sigma^2 > 0 and mu < lambda_diff (Eq. 5)
     [methods/pivotrl.py, training/profile.py] states=pivots, states.keep=adv, states.lambda_diff=0.4
-4. for each update: draw B states s from D_pivot, mostly up to 4 random ones of a trajectory together
+4. for each update: draw B states s from D_pivot, in groups of up to 4 random states of one trajectory
     [methods/states.py] rollout.states=96, rollout.trajectories=24
 5. draw G actions a_i at each s from pi_old
     [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=16, rollout.turns=1

@@ -16,7 +16,7 @@ a part is named in conf/GROUP/OPTION.yaml.
     [rollouts/player.py] rollout.turns=null
 5. when a prompt's m have ended: q = r V + (1 - r)(1 - V), the chance that a continuation of a prefix ends alike (Eq. 15)
     [methods/trace.py, methods/reward.py] reward=outcome, reward.of=won
-6. divide m N continuations of each prompt among turns, for the most turns with another outcome below (Eqs. 14-16)
+6. divide m N continuations of each prompt so that the most turns are expected to get one with another outcome (Eqs. 14-16)
     [methods/trace.py, rollouts/player.py] allocator.prefix=predicted, allocator.expansion=2
 7. fit V to the mean reward of the leaves below each root and below some shared histories (Eqs. 18-19)
     [rollouts/predictor.py] predictor.epochs=2, predictor.prefix_share=0.06
@@ -24,7 +24,7 @@ a part is named in conf/GROUP/OPTION.yaml.
     [methods/trace.py, methods/credit.py] advantage=treerpo, advantage.zero_variance=drop
 9. w_t = pi / pi_old of each token; min(w_t A, clip(w_t) A)
     [methods/loss.py] loss=clipped, loss.ratio=token, loss.clip_low=0.2, loss.clip_high=0.28, loss.kl_beta=0.0
-10. J: mean over the prompts left of the mean over their branches left of the mean over tokens (Eqs. 43, 47: all)
+10. J: mean over prompts of the mean over branches of the mean over tokens, without those left out (Eqs. 43, 47)
     [methods/loss.py] loss.aggregation=tree_mean_seq_mean_token_mean
 11. one AdamW step on -J, with the gradient clipped
     [training/policy_module.py] update.steps=1, update.clip_norm=1.0

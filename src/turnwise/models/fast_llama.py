@@ -81,8 +81,11 @@ class FastLlama:
             inputs = (at.q_proj, at.k_proj, at.v_proj), (at.o_proj,), (mlp.gate_proj, mlp.up_proj), (mlp.down_proj,)
             return [LlamaProduct(parts, packed_as, joined=small) for parts in inputs]
 
-        with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # FBGEMM packs on one thread
-            self._products = list(pool.map(products, body.layers))
+        if packed_as == torch.float16:  # FBGEMM packs on one thread
+            with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+                self._products = list(pool.map(products, body.layers))
+        else:
+            self._products = [products(layer) for layer in body.layers]
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, positions: Tensor, plan: Plan) -> Tensor:
