@@ -1,7 +1,7 @@
 """The algorithm box of each method is what the method composes to, and leads to the files and equations that it names.
 
 The box stands in the docstring of the method's file, and that of a preset in the docstring of its class. A step is ``N. what is
-done (Eq. n)`` and on the next line ``[files] settings``. A box that begins with "The algorithm is that of X, but for these
+done (Eq. n)`` and, on a line of its own, ``[files] settings``. A box that begins with "The algorithm is that of X, but for these
 steps" has the other steps of X. The tables of docs/methods are the boxes.
 """
 
@@ -41,7 +41,7 @@ CLASSES = {
 GROUPS = ("states", "allocator", "gate", "reward", "advantage", "loss", "judge", "predictor")
 ABSENT = {"gate": "never"}  # what stands in a group that a method does not use; ``none`` in the others
 BUT = re.compile(r"^The algorithm is that of (\w+), but for these steps:$", re.MULTILINE)
-STEP = re.compile(r"^(\d+)\. (.+)\n +\[([^]]+)\] (.+(?:\n {4,}.+)*)", re.MULTILINE)
+STEP = re.compile(r"^(\d+)\. (.+(?:\n {4,}[^\[\s].*)*)\n +\[([^]]+)\] (.+(?:\n {4,}.+)*)", re.MULTILINE)
 EQUATIONS = re.compile(r"Eqs?\. (\d+(?:(?:-|, | and )\d+)*)")
 
 
@@ -93,7 +93,7 @@ def steps(text: str) -> dict[int, Step]:
     extended = BUT.search(text)
     found = steps(box(extended[1])) if extended else {}
     own = {
-        int(number): Step(does, tuple(files.split(", ")), tuple(re.split(r",\s+", settings)))
+        int(number): Step(" ".join(does.split()), tuple(files.split(", ")), tuple(re.split(r",\s+", settings)))
         for number, does, files, settings in STEP.findall(text)
     }
     assert not extended or own.keys() <= found.keys(), "a step that the extended method does not have"

@@ -6,7 +6,7 @@ a part is named in conf/GROUP/OPTION.yaml.
 
 1. cut each dialogue into assistant turns that the environment does not exclude: states s with the expert's calls
     [training/candidates.py, methods/states.py] states=expert_turns
-2. for each update: draw G states (in the paper G is the number of groups), as in pivotrl
+2. for each iteration: draw G states (in the paper G is the number of groups), as in pivotrl
     [methods/states.py] rollout.states=96, rollout.trajectories=24
 3. draw K replies at each state from pi_old
     [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=16, rollout.turns=1
@@ -25,7 +25,8 @@ a part is named in conf/GROUP/OPTION.yaml.
     advantage.alpha_base=0.5
 10. A = d [(1 - w) A_out + w A_mix] (Eq. 23)
     [methods/awpo.py] advantage=awpo
-11. the clip radius falls from e_max to e_min as the mean of w grows (Eq. 24); it needs update.steps > 1
+11. the clip radius of the iteration: e_max, less (e_max - e_min) times the mean of w over its groups (Eq. 24); with one
+    step on fresh replies the ratio is 1, so the radius acts from update.steps=2
     [methods/awpo.py, rollouts/pack.py, methods/loss.py] advantage.dynamic_clip=true, advantage.clip_min=0.18,
     advantage.clip_max=0.2
 12. J: mean over replies of min(r A, clip(r) A), where r is the ratio of a whole reply (Eq. 25)
@@ -89,7 +90,7 @@ class ToolRL(Method):
 
     1. cut each dialogue into assistant turns that the environment does not exclude: states s with the expert's calls
         [training/candidates.py, methods/states.py] states=expert_turns
-    2. for each update: draw B states s, as in pivotrl
+    2. for each iteration: draw B states s, as in pivotrl
         [methods/states.py] rollout.states=96, rollout.trajectories=24
     3. draw K replies at each s from pi_old
         [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=16, rollout.turns=1
@@ -119,7 +120,8 @@ class Mixed(ToolRL):
 
     The algorithm is that of toolrl, but for these steps:
 
-    5. ask the judge for R_reasoning; A = (R_mix - mean) / (std + eps), R_mix = R_out + R_reasoning (AWPO Eqs. 17-19)
+    5. ask the judge for R_reasoning; A = (R_mix - mean) / (std + eps), R_mix = R_out + R_reasoning (AWPO Eqs. 17-19), or R_out
+        alone in a group with a reply that the judge could not score
         [judges/offline.py, rollouts/verdicts.py, methods/awpo.py] judge=offline, advantage=awpo, advantage.gate=open,
         advantage.saturation=false, advantage.difficulty=false, advantage.dynamic_clip=false, advantage.zero_variance=keep
     """
@@ -235,7 +237,7 @@ class Awpo(BatchAdvantage):
     (whose ``reasoning`` is then NaN). The metric ``unjudged_groups`` counts these groups.
 
     conf/advantage/awpo.yaml explains the options. With ``gate=open`` and without ``saturation``, ``difficulty`` and
-    ``dynamic_clip``, the rule is the group advantage of the plain sum of both rewards.
+    ``dynamic_clip``, the rule is the group advantage of the plain sum of both rewards in every group that the judge scored.
     """
 
     gate: Literal["ratio", "inverse", "open"] = "ratio"

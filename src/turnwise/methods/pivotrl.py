@@ -1,6 +1,6 @@
 """PivotRL (arXiv:2603.21383): the policy acts once at pivots, expert turns whose sampled outcomes are mixed and mostly
-failures; any action that is equivalent to the expert's is rewarded (Eqs. 5-7). A group-normalised method learns nothing
-from other turns with equal outcomes: if all samples of a state have the same reward, each advantage is 0.
+failures; any action that is equivalent to the expert's is rewarded (Eqs. 5-7). Where all samples of a state have the same
+reward, each advantage is 0, and a group-normalised method learns nothing from the rewards.
 
 The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
 a part is named in conf/GROUP/OPTION.yaml.
@@ -11,7 +11,7 @@ a part is named in conf/GROUP/OPTION.yaml.
     [training/profile.py, methods/states.py] states.k=8
 3. D_pivot: the turns with sigma^2 > 0 and mu < lambda_diff (Eq. 5)
     [methods/pivotrl.py, training/profile.py] states=pivots, states.keep=adv, states.lambda_diff=0.4
-4. for each update: draw B states s from D_pivot, in groups of up to 4 random states of one trajectory
+4. for each iteration: draw B states s from D_pivot, in groups of up to 4 random states of one trajectory
     [methods/states.py] rollout.states=96, rollout.trajectories=24
 5. draw G actions a_i at each s from pi_old
     [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=16, rollout.turns=1
@@ -65,7 +65,7 @@ class LocalRL(Method):
 
     1. D_cand: every assistant turn of every expert trajectory, (s, a*), without those that the environment excludes (Eq. 3)
         [methods/states.py, training/candidates.py] data.trajectories=500, states=expert_turns
-    2. for each update: draw B states s from D_cand, as in pivotrl
+    2. for each iteration: draw B states s from D_cand, as in pivotrl
         [methods/states.py] rollout.states=96, rollout.trajectories=24
     3. draw G actions a_i at each s from pi_old
         [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=16, rollout.turns=1

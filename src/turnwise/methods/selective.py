@@ -1,20 +1,20 @@
 """Selective Rollout (arXiv:2605.05802): a gate stops groups whose rollouts begin alike; its signals and their distance.
 
 It is group-relative REINFORCE with a gate. After K = 10 turns the gate stops a group whose rollouts have taken nearly the
-same actions (d_10 < 0.12). The environment is that of grpo, because the gate
-needs episodes of more than 10 turns; an update has 16 groups of 8 rollouts. The temperature is 0.1, because at higher
-temperatures the rollouts of the shipped policy differ too much for the gate to stop a group. Scales for large models
-set their own temperature (the paper: 0.7).
+same actions (d_10 < 0.12). The environment is that of grpo, because the gate needs episodes of more than 10 turns; an update
+has 16 groups of 8 rollouts. The temperature is 0.1, because at higher temperatures the rollouts of the shipped policy differ
+too much for the gate to stop a group. Other scales set their own (tiny_selective 0.55, for large models the paper's 0.7).
 
 The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
 a part is named in conf/GROUP/OPTION.yaml.
 
-1. for each update: draw B tasks; the start of each task is a state s
+1. for each iteration: draw B tasks; the start of each task is a state s
     [methods/states.py] states=task_starts, rollout.states=16
 2. roll out G episodes from each s with pi_old, at a low temperature
     [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=8, rollout.turns=null,
     rollout.sampling.temperature=0.1
-3. after step K: d_K of the G prefixes, without reasoning; a running group with d_K < d_L is stopped and dropped (Eq. 2)
+3. after step K: d_K of the G prefixes, without reasoning; a group with d_K < d_L is stopped and dropped, unless all of its
+    episodes ended by step K (Eq. 2)
     [methods/selective.py, methods/gate.py, rollouts/player.py] gate=divergence, gate.k=10, gate.threshold=0.12,
     gate.over=false
 4. r_i = 1 where episode i is won, else 0
@@ -23,7 +23,7 @@ a part is named in conf/GROUP/OPTION.yaml.
     [methods/credit.py] advantage=group, advantage.zero_variance=keep
 6. A_i log p(tau_i), summed over all actions' tokens; no ratio, no clip (Sec. 2.1); p at the sampling temperature
     [methods/loss.py] loss=clipped, loss.ratio=none
-7. J, of which the loss has the gradient: mean over all episodes that are left
+7. J: mean over all episodes that are left; only its gradient is used
     [methods/loss.py] loss.aggregation=constant, loss.constant_length=1, loss.kl_beta=0.0
 8. one AdamW step on -J, with the gradient clipped
     [training/policy_module.py] update.steps=1, update.clip_norm=1.0

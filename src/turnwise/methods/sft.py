@@ -4,9 +4,10 @@ tokens of demonstrated assistant turns. The tokens of a trajectory are computed 
 The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
 a part is named in conf/GROUP/OPTION.yaml.
 
-1. take every expert trajectory; its turns, without those that the environment excludes, are (s_t, a*_t) (PivotRL Eq. 3)
-    [methods/states.py, training/candidates.py] data.trajectories=500, states=expert_turns, reward=none
-2. for each update: draw B trajectories, or parts if the chat template shortens the history of later turns
+1. take every expert trajectory; its turns, without those that the environment excludes, are (s_t, a*_t) (PivotRL Eq. 3).
+    70 % of the trajectories are the clumsy expert's, who makes mistakes and corrects them
+    [methods/states.py, training/candidates.py] data.trajectories=500, data.good=0.3, states=expert_turns, reward=none
+2. for each iteration: draw B trajectories, or parts if the chat template shortens the history of later turns
     [methods/states.py] rollout.states=24
 3. read each trajectory once, as a tree with one path; sample nothing
     [methods/sft.py, training/iterations.py] allocator=none, advantage=none

@@ -6,7 +6,7 @@ rollouts and 128 continuations. A continuation counts as half a trajectory (App.
 The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
 a part is named in conf/GROUP/OPTION.yaml.
 
-1. for each update: draw a pool of candidate prompts
+1. for each iteration: draw a pool of candidate prompts
     [methods/states.py] states=task_starts, rollout.states=32
 2. V of each prompt, and later of each prefix (Eq. 17)
     [rollouts/predictor.py] predictor=tiny, predictor.layers=1
@@ -22,7 +22,7 @@ a part is named in conf/GROUP/OPTION.yaml.
     [rollouts/predictor.py] predictor.epochs=2, predictor.prefix_share=0.06
 8. R of a node: mean of its children; A_c = (R_c - mean) / (std + eps); equal siblings are left out (Eqs. 45-46)
     [methods/trace.py, methods/credit.py] advantage=treerpo, advantage.zero_variance=drop
-9. w_t = pi / pi_old of each token; min(w_t A, clip(w_t) A)
+9. w_t = pi / pi_old of each token; min(w_t A, clip(w_t) A). With one step on fresh rollouts w_t is 1, so nothing is clipped
     [methods/loss.py] loss=clipped, loss.ratio=token, loss.clip_low=0.2, loss.clip_high=0.28, loss.kl_beta=0.0
 10. J: mean over prompts of the mean over branches of the mean over tokens, without those left out (Eqs. 43, 47)
     [methods/loss.py] loss.aggregation=tree_mean_seq_mean_token_mean
