@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise_worlds.tau2.session import STOP, TRANSFERRED, ScriptedUser
+from turnwise_worlds.tau2.user import STOP, TRANSFERRED, ScriptedUser
 
 SCENARIO = {
     "persona": None,
