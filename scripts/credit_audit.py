@@ -154,7 +154,7 @@ def player_of(args: Any, overrides: Sequence[str]) -> tuple[Any, dict[str, Any]]
         return player, {"panel": panel, "policy": policy, "temperature": 1.0}
     from turnwise.config.check import check_config
     from turnwise.config.overrides import composed
-    from turnwise.methods.turn_credit import Igpo
+    from turnwise.methods.turn_rewards import Igpo
     from turnwise.rollouts.predictor import AnswerProbability
     from turnwise.training.build_run import build_parts
     from turnwise.training.build_run import build_player as run_player

@@ -33,7 +33,7 @@ from turnwise.methods.credit import Advantage, GroupAdvantage, MonteCarlo, TreeG
 from turnwise.methods.gate import Never
 from turnwise.methods.reward import Outcome
 from turnwise.methods.trace import TreeRPO
-from turnwise.methods.turn_credit import MTGRPO, GiGPO, TurnCredit
+from turnwise.methods.turn_rewards import MTGRPO, GiGPO, TurnCredit
 from turnwise.rollouts.player import Player, Tally, seed_of
 from turnwise.types import Credit, Rewards, RolloutTree, State
 from turnwise_study.gates.statistics import difference

@@ -28,7 +28,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Pretra
 from turnwise.config.schema import build, build_node
 from turnwise.config.settings import LoraSettings
 from turnwise.data.chat_tokens import ChatTokens
-from turnwise.data.dialect import dialect_of
+from turnwise.data.template_dialect import dialect_of
 from turnwise.data.trajectories import read_trajectories
 from turnwise.engines.cache import GROW
 from turnwise.errors import InputError

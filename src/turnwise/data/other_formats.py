@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from turnwise.data.pivot_rows import is_row
+from turnwise.data.nemo_gym_rows import is_row
 from turnwise.data.read_records import UnusableError, need, record_id
 from turnwise.data.tool_schema import check_tool, function_of, json_type
 from turnwise.data.toolcalls import (

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from annotated_types import Ge, Len, MinLen
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from turnwise.data.pivot_rows import is_row, record_of
+from turnwise.data.nemo_gym_rows import is_row, record_of
 from turnwise.data.read_records import OnBytes, UnusableError, need, read_records
 from turnwise.data.tool_schema import arguments_of, check_call, check_tool, function_of
 from turnwise.data.toolcalls import checked_call

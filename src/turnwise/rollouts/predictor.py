@@ -438,7 +438,7 @@ def load_predictor(settings: Any, source: str, tokenizer: Any, seed: int, device
 
 @dataclass(frozen=True, slots=True)
 class AnswerProbability:
-    """The function of a tree's histories that :class:`turnwise.methods.turn_credit.Igpo` reads. ``model`` is the policy
+    """The function of a tree's histories that :class:`turnwise.methods.turn_rewards.Igpo` reads. ``model`` is the policy
     that is trained, so the values are those of its weights when the credit is computed.
     """
 

@@ -23,7 +23,7 @@ from turnwise.config.settings import (
     UpdateSettings,
 )
 from turnwise.data.chat_tokens import ChatTokens
-from turnwise.data.dialect import Dialect, dialect_of
+from turnwise.data.template_dialect import Dialect, dialect_of
 from turnwise.data.toolcalls import PARSERS, Format
 from turnwise.data.turns_in_context import TurnInContext
 from turnwise.env import check_ready, environments_of

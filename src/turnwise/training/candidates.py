@@ -22,8 +22,8 @@ from typing import Any
 from turnwise.config.settings import DataSettings, RolloutSettings
 from turnwise.daemon_threads import DaemonThreads
 from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens, Demonstrations
-from turnwise.data.dialect import Dialect, calls_read, check_read_back, dropped, uses_tools
 from turnwise.data.read_records import UnusableError
+from turnwise.data.template_dialect import Dialect, calls_read, check_read_back, dropped, uses_tools
 from turnwise.data.toolcalls import PARSERS
 from turnwise.data.trajectories import BadTrajectory, by_kind, each_trajectory, write_trajectories
 from turnwise.data.turns_in_context import TurnInContext, steps_of

@@ -19,17 +19,8 @@ from turnwise.types import Task
 from turnwise_worlds.data_files import read_splits
 from turnwise_worlds.scripted_experts import Chances, Expert
 from turnwise_worlds.search.encyclopaedia import Encyclopaedia, Pages, Question
-from turnwise_worlds.search.retrieval import (
-    F1_FLOOR,
-    Bm25,
-    Retriever,
-    Served,
-    exact,
-    f1,
-    normalise,
-    read_pages,
-    read_questions,
-)
+from turnwise_worlds.search.question_files import F1_FLOOR, exact, f1, normalise, read_pages, read_questions
+from turnwise_worlds.search.retrieval import Bm25, Retriever, Served
 from turnwise_worlds.tool_environment import ANSWERED, Hermes, Style, TextSession, ToolEnv
 
 ANSWER = make_tool(

@@ -14,7 +14,7 @@ from turnwise.errors import InputError
 from turnwise.methods.allocate import TreePO
 from turnwise.methods.credit import GroupAdvantage
 from turnwise.methods.trace import TreeRPO
-from turnwise.methods.turn_credit import GiGPO
+from turnwise.methods.turn_rewards import GiGPO
 from turnwise_study.credit_audit import RULES, WON, in_parts
 from turnwise_study.recorded_trees import (
     agreement_by_place,

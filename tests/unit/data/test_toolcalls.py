@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.integration import bookings
 
 from turnwise.data.chat_tokens import ChatTokens
-from turnwise.data.dialect import check_read_back, dialect_of, dropped, format_of
+from turnwise.data.template_dialect import check_read_back, dialect_of, dropped, format_of
 from turnwise.data.toolcalls import (
     MAX_CALLS,
     MAX_CHARS,

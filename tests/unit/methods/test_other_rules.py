@@ -9,7 +9,7 @@ import torch
 from tests.unit.methods.advantages.trees import flat
 
 import turnwise as tw
-from turnwise.methods.turn_credit import Igpo
+from turnwise.methods.turn_rewards import Igpo
 from turnwise.rollouts.predictor import AnswerProbability, branchable
 
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from turnwise.config.settings import DataSettings
 from turnwise.data.chat_tokens import ChatTokens, Demonstrations
-from turnwise.data.dialect import dialect_of
+from turnwise.data.template_dialect import dialect_of
 from turnwise.data.trajectories import BadTrajectory, each_trajectory
 from turnwise.data.turns_in_context import steps_of
 from turnwise.engines.engine import Sampling

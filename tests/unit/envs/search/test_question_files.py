@@ -13,7 +13,7 @@ import pytest
 from turnwise.errors import InputError
 from turnwise_worlds.browse import BrowseEnv
 from turnwise_worlds.search import SearchEnv
-from turnwise_worlds.search.retrieval import read_questions
+from turnwise_worlds.search.question_files import read_questions
 
 HOTPOT = {
     "_id": "5a8b",

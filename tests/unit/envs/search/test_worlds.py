@@ -17,7 +17,8 @@ from turnwise.types import Task
 from turnwise_worlds.browse import BrowseEnv, distance
 from turnwise_worlds.search import Mistakes, SearchEnv
 from turnwise_worlds.search.encyclopaedia import Encyclopaedia, Page, Pages, Question
-from turnwise_worlds.search.retrieval import Bm25, f1
+from turnwise_worlds.search.question_files import f1
+from turnwise_worlds.search.retrieval import Bm25
 
 
 def actions(env: Environment, task: Task, quality: Quality, seed: int = 0) -> list[str]:

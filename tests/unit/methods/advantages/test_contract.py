@@ -15,7 +15,7 @@ from tests.unit.methods.advantages.trees import flat, mirrored, trees
 from turnwise.methods.awpo import Awpo
 from turnwise.methods.credit import GroupAdvantage, MonteCarlo, TreeGRPO
 from turnwise.methods.trace import TreeRPO
-from turnwise.methods.turn_credit import MTGRPO, GiGPO, Igpo, TurnCredit
+from turnwise.methods.turn_rewards import MTGRPO, GiGPO, Igpo, TurnCredit
 from turnwise.types import RolloutTree
 
 Make = Callable[..., Any]

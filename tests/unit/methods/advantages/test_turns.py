@@ -12,7 +12,7 @@ from tests.unit.methods.advantages.trees import flat, trees
 
 from turnwise.errors import InputError
 from turnwise.methods.credit import BatchAdvantage
-from turnwise.methods.turn_credit import MTGRPO, GiGPO, TurnCredit, smeared
+from turnwise.methods.turn_rewards import MTGRPO, GiGPO, TurnCredit, smeared
 from turnwise.types import RolloutTree
 
 # -- gigpo -------------------------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.integration import bookings
 
+from turnwise.data.nemo_gym_rows import record_of
 from turnwise.data.other_formats import converted
-from turnwise.data.pivot_rows import record_of
 from turnwise.data.read_records import UnusableError
 from turnwise.data.trajectories import parse_trajectory, read_trajectories, write_trajectories
 from turnwise.types import Pivot
