@@ -24,9 +24,9 @@ from rich.progress import Progress
 from turnwise.console import Terminal, number
 from turnwise.data.toolcalls import reasoning_of_reply
 from turnwise.data.trajectories import read_trajectories, write_trajectories
-from turnwise.endpoints import Fault
 from turnwise.errors import InputError
 from turnwise.files import refuse_same
+from turnwise.http_client import Fault
 from turnwise.judges.endpoint import ChatClient, JudgeCache, key_of
 from turnwise.judges.judge import fenced, new_code, tools_text, transcript
 from turnwise.programs import options, program

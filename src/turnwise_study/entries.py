@@ -10,17 +10,9 @@ from typing import Any
 from turnwise.errors import InputError
 from turnwise.runs.archive import opened
 from turnwise.runs.result_file import Result
-from turnwise_study.claims import (
-    VERDICTS,
-    Decision,
-    Finding,
-    Verdict,
-    decide_claim,
-    decide_gate_claim,
-    decision_after_preconditions,
-    measure_precondition,
-)
+from turnwise_study.claims import VERDICTS, Decision, Verdict, decide_claim, decide_gate_claim
 from turnwise_study.gates.report import SweepReport, sweep_report
+from turnwise_study.preconditions import Finding, decision_after_preconditions, measure_precondition
 from turnwise_study.run_metrics import Runs, metrics_by_seed, other_decoding, values
 from turnwise_study.sweeps.jobs import Job, SweepRequest, job_of, read_sweep_request, request_of_runs, requested_rows
 from turnwise_study.sweeps.sweep_file import find_sweep, sweep_names, sweep_row_origin

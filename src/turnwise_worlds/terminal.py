@@ -17,9 +17,9 @@ from annotated_types import Interval
 from rapidfuzz.distance import Levenshtein
 
 from turnwise.data.tool_schema import make_tool
-from turnwise.endpoints import Fault
 from turnwise.env import EnvironmentFault, Level, Step
 from turnwise.files import read_yaml
+from turnwise.http_client import Fault
 from turnwise.judges.endpoint import CachedModel, ChatClient, key_of
 from turnwise.judges.judge import AnswerError, fenced, new_code, read_score
 from turnwise.types import Task, ToolCall

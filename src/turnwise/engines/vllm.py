@@ -30,10 +30,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from turnwise.daemon_threads import EventLoop
-from turnwise.endpoints import Connection, Fault, Retries
 from turnwise.engines.engine import Named, Sample, Sampling, Told
 from turnwise.errors import InputError
 from turnwise.files import writing
+from turnwise.http_client import Connection, Fault, Retries
 from turnwise.text import plain_body
 
 TEMPERATURES = (0.01, 2.0)  # vLLM raises lower temperatures to the first value and refuses those above the second

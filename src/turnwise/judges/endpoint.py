@@ -22,9 +22,9 @@ from annotated_types import Ge, Gt, MinLen
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from turnwise.daemon_threads import EventLoop
-from turnwise.endpoints import Connection, Fault, Retries, check_url, key_from
 from turnwise.errors import InputError
 from turnwise.files import parse_json
+from turnwise.http_client import Connection, Fault, Retries, check_url, key_from
 from turnwise.judges.judge import (
     RESPONSE_FORMAT,
     AnswerError,

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.endpoints import Connection, Fault, Retries, check_url, key_from
 from turnwise.env import EnvironmentFault
 from turnwise.errors import InputError
 from turnwise.files import parse_json
+from turnwise.http_client import Connection, Fault, Retries, check_url, key_from
 from turnwise.text import plain_body
 from turnwise_worlds import workers
 from turnwise_worlds.search.encyclopaedia import Page, Pages

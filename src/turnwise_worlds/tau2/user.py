@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
-from turnwise.endpoints import Fault
 from turnwise.env import EnvironmentFault
+from turnwise.http_client import Fault
 from turnwise.judges.endpoint import CachedModel, key_of
 from turnwise_worlds.tau2.domains import (
     of_package,

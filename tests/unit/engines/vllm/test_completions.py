@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.endpoints import Fault
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.vllm import body_of, sample_of
+from turnwise.http_client import Fault
 
 REQUEST = body_of([4, 5], Sampling(temperature=0.7, max_tokens=3), 7, {2, 9}, "v0-x", "salt")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.endpoints import MAX_PAUSE, Fault, Kind, Retries, check_url, retry_after
 from turnwise.engines.vllm import Snapshot, VllmEngine
+from turnwise.http_client import MAX_PAUSE, Fault, Kind, Retries, check_url, retry_after
 from turnwise.judges.endpoint import ChatClient
 from turnwise_worlds.search.retrieval import KEY, Served
 
