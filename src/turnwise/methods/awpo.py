@@ -1,37 +1,42 @@
-"""AWPO (arXiv:2512.19126): a judge's reward for the reasoning is mixed into the advantage of groups in which that
-reward can be trusted (Eqs. 18-25). It extends ToolRL, in the same environment (env=apibank_thinking).
+"""AWPO (arXiv:2512.19126): a judge's reward for the reasoning is mixed into the advantage of groups whose outcomes vary enough,
+and whose mean outcome is below the greatest so far (Eqs. 18-25). Where all outcomes of a group are equal, w is 0: the judge
+alone teaches nothing. AWPO has the environment and reward of ToolRL (env=apibank_thinking), but the ratio of a whole reply,
+and groups of equal rewards stay. At scale=tiny_awpo, whose runs are kept, it has ToolRL's ratio and mean and leaves them out.
 
 The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
 a part is named in conf/GROUP/OPTION.yaml.
 
-1. cut each dialogue into assistant turns that the environment does not exclude: states s with the expert's calls
-    [training/candidates.py, methods/states.py] states=expert_turns
-2. for each iteration: draw G states (in the paper G is the number of groups), as in pivotrl
+1. every assistant turn of each dialogue is a state s with the demonstrated calls, also of the clumsy expert's (70 % of them)
+    [training/candidates.py, methods/states.py] states=expert_turns, data.good=0.3
+2. for each iteration: draw B states (the paper's G), up to 4 of one dialogue together
     [methods/states.py] rollout.states=96, rollout.trajectories=24
 3. draw K replies at each state from pi_old
     [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=16, rollout.turns=1
-4. R_out = S_format + S_exec in [0, 2] (Eqs. 11-16)
+4. R_out = S_format + S_exec in [0, 2]: 1 if the reply can be parsed, plus the share of the expected calls that it makes
+    (Eqs. 11-16)
     [methods/awpo.py] reward=graded
-5. ask the judge for R_reasoning in [0, 1]
+5. R_reasoning in [0, 1] is the judge's score; the default judge is a set of rules, which look at the calls too
     [data/turns_in_context.py, judges/offline.py, rollouts/verdicts.py] judge=offline
 6. R_mix = R_out + R_reasoning (Eq. 17)
     [methods/awpo.py] advantage=awpo
-7. mean, std and advantage A of R_out and of R_mix within each group; groups of equal rewards stay (Eqs. 18-19)
-    [methods/awpo.py] advantage.zero_variance=keep
-8. rho = std_mix / (std_out + std_mix); w = rho if mean R_out < R_max (largest mean so far) and rho < e_mix, else 0 (Eqs. 20-21)
-    [methods/awpo.py] advantage.gate=ratio, advantage.saturation=true, advantage.epsilon_mix=0.75
-9. difficulty weight d = a_prio if t_low < mean R_out < t_high, else a_base (Eq. 22)
+7. A_out and A_mix: (R - mean) / (std + eps) of R_out and of R_mix within the group, 0 if all R are equal (Eqs. 18-19)
+    [methods/awpo.py, methods/credit.py] advantage.zero_variance=keep
+8. rho = std_mix / (std_out + std_mix); the mixing weight w is rho if rho < epsilon_mix and mean R_out < R_max, the greatest
+    mean of a group in the run so far, this iteration included; else, and if the judge failed on a reply, 0 (Eqs. 20-21)
+    [methods/awpo.py, rollouts/collect.py] advantage.gate=ratio, advantage.saturation=true, advantage.epsilon_mix=0.75
+9. difficulty weight d = alpha_prio if tau_low < mean R_out < tau_high, else alpha_base (Eq. 22)
     [methods/awpo.py] advantage.difficulty=true, advantage.tau_low=0.4, advantage.tau_high=1.6, advantage.alpha_prio=1.5,
     advantage.alpha_base=0.5
 10. A = d [(1 - w) A_out + w A_mix] (Eq. 23)
     [methods/awpo.py] advantage=awpo
-11. the clip radius of the iteration: e_max, less (e_max - e_min) times the mean of w over its groups (Eq. 24); with one
-    step on fresh replies the ratio is 1, so the radius acts from update.steps=2
-    [methods/awpo.py, rollouts/pack.py, methods/loss.py] advantage.dynamic_clip=true, advantage.clip_min=0.18,
-    advantage.clip_max=0.2
-12. J: mean over replies of min(r A, clip(r) A), where r is the ratio of a whole reply (Eq. 25)
-    [methods/loss.py] loss=clipped, loss.ratio=action, loss.aggregation=turn_mean_token_mean
-13. one AdamW step on -J, with the gradient clipped
+11. radius = clip_max - (clip_max - clip_min) times the mean of w over the iteration's groups (Eq. 24). It acts from
+    update.steps=2: in the first step on fresh replies the ratio is 1
+    [methods/awpo.py, rollouts/pack.py, methods/loss.py] advantage.dynamic_clip=true, advantage.mean_over=all,
+    advantage.clip_min=0.18, advantage.clip_max=0.2
+12. J: mean over replies of min(ratio A, clip(ratio, 1 - radius, 1 + radius) A) with the ratio pi / pi_old of a whole
+    reply (Eq. 25)
+    [methods/loss.py] loss=clipped, loss.ratio=action, loss.aggregation=turn_mean_token_mean, loss.kl_beta=0.0
+13. AdamW steps on -J, each on another part of the groups, with the gradient clipped
     [training/policy_module.py] update.steps=1, update.clip_norm=1.0
 """
 
@@ -70,13 +75,12 @@ class AWPO(Method):
 
     batch: int = key("rollout.states", 96)  # G, groups of an iteration
     group_size: int = key("allocator.group_size", 16)  # K, replies of a group
-    # e_mix (Eq. 21); the paper gives no number for it, nor for t_low and t_high
-    epsilon_mix: float = key("advantage.epsilon_mix", 0.75)
-    tau_low: float = key("advantage.tau_low", 0.4)  # t_low and t_high (Eq. 22), in units of the outcome
+    epsilon_mix: float = key("advantage.epsilon_mix", 0.75)  # Eq. 21; the paper gives no number
+    tau_low: float = key("advantage.tau_low", 0.4)  # tau_low and tau_high: R_out in Eq. 22; the paper gives no number
     tau_high: float = key("advantage.tau_high", 1.6)
-    alpha_base: float = key("advantage.alpha_base", 0.5)  # a_base and a_prio (Eq. 22), of the paper's Table 6
+    alpha_base: float = key("advantage.alpha_base", 0.5)  # alpha_base and alpha_prio (Eq. 22), of the paper's Table 6
     alpha_prio: float = key("advantage.alpha_prio", 1.5)
-    clip_min: float = key("advantage.clip_min", 0.18)  # e_min and e_max (Eq. 24), of the paper's Table 6
+    clip_min: float = key("advantage.clip_min", 0.18)  # Eq. 24; both of the paper's Table 6
     clip_max: float = key("advantage.clip_max", 0.2)
 
 
@@ -98,7 +102,8 @@ class ToolRL(Method):
         [methods/awpo.py] reward=graded
     5. A = (R_out - mean) / (std + eps) within the group; groups of equal rewards are left out
         [methods/credit.py] advantage=group, advantage.zero_variance=drop
-    6. J: mean over replies of the mean over tokens of min(w A, clip(w) A), where w is a token's ratio
+    6. J: mean over replies of the mean over tokens of min(w A, clip(w) A), where w is a token's ratio (1 in the only
+        step on fresh replies)
         [methods/loss.py] loss=clipped, loss.ratio=token, loss.clip_low=0.2, loss.clip_high=0.2, loss.kl_beta=0.0,
         loss.aggregation=seq_mean_token_mean
     7. one AdamW step on -J, with the gradient clipped
@@ -116,7 +121,7 @@ class ToolRL(Method):
 @dataclass(frozen=True, slots=True)
 class Mixed(ToolRL):
     """AWPO's naive baseline. It extends toolrl, in the same environment: the judge's reward for the reasoning is added
-    to the outcome.
+    to the outcome. The loss stays ToolRL's, with the ratio of a token.
 
     The algorithm is that of toolrl, but for these steps:
 
@@ -136,7 +141,8 @@ class Graded:
 
     The reward ``format`` (S_format) is 1 if the action can be parsed and was not cut off, else 0. The reward ``exec``
     (S_exec) is the :func:`execution_score` of the calls in the action, compared with the demonstrated calls. An action
-    that cannot be parsed executes nothing, so its ``exec`` is 0 even if no call was expected. The rewards ``outcome``
+    that cannot be parsed executes nothing, so its ``exec`` is 0 even if no call was expected; one that was cut off keeps
+    its ``exec``. The rewards ``outcome``
     and ``total`` are both R_out, the sum of ``format`` and ``exec``.
     """
 
@@ -163,7 +169,7 @@ def execution_score(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> f
     """Returns S_exec in [0, 1], the agreement of the made calls with the expected calls (AWPO, arXiv:2512.19126, Eqs.
     13-16).
 
-    The score is exactly 1 if every expected call was made with its arguments and no other tool was called. The score is
+    The score is exactly 1 if every expected call was made with exactly its arguments and no other tool was called. The score is
     the sum of
 
     - r_name: Jaccard similarity of the sets of tool names;
@@ -174,9 +180,9 @@ def execution_score(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> f
     divided by 1 + number of expected calls + number of their parameters.
 
     A call can only match an expected call of the same tool, and each call is matched at most once. Among all these
-    matchings, the score uses the matching with the greatest r_para + r_value. (The paper assumes one call per tool.) If
-    no call is expected, the score is 1 if no call was made, else 0. As in the paper, additional calls of an expected
-    tool do not lower the score.
+    matchings, the score uses the matching with the greatest r_para + r_value; an unmatched expected call adds 0. (The
+    paper assumes one call per tool.) If no call is expected, the score is 1 if no call was made, else 0. As in the
+    paper, additional calls of an expected tool do not lower the score.
     """
     if not expected and not made:
         return 1.0
@@ -231,7 +237,8 @@ class Awpo(BatchAdvantage):
     - the difficulty factor is d = alpha_base + (alpha_prio - alpha_base) 1[tau_low < mean_out < tau_high] (Eq. 22);
     - clip radius = clip_min + (1 - mean w) (clip_max - clip_min) (Eq. 24), with the mean over all groups of the
       iteration (Algorithm 1; the text at Eq. 24 speaks of the minibatch). A tree does not count as a group if it has
-      fewer than two valid leaves, if a gate stopped it, or if another tree replaces it (``zero_variance=refill``).
+      fewer than two valid leaves (a single one still counts in J), if a gate stopped it, or if it has no weight under
+      ``zero_variance=refill``.
 
     A group uses A_out alone (w = 0) if there is no reward ``reasoning``, or if the judge failed on a leaf of the group
     (whose ``reasoning`` is then NaN). The metric ``unjudged_groups`` counts these groups.
@@ -355,7 +362,7 @@ class Awpo(BatchAdvantage):
             return {}
         trained = [group for group, _, trained in groups if trained]
         ratios = [group.ratio for group in trained if group.ratio is not None]
-        # Groups with equal outcomes are left out: their rho is 1 or 0 whatever the judge says.
+        # Groups with equal outcomes are left out: their rho is 1 if the judge's scores differ, else 0.
         varied = [group.ratio for group, _, _ in groups if group.ratio is not None and group.spread > self.tolerance]
         agreed = [group.agreement for group, _, _ in groups if group.agreement is not None]
         return {

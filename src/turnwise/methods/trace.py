@@ -1,30 +1,35 @@
 """TRACE (arXiv:2606.11119) spends rollouts where success and failure are both likely, branches where the outcome may
 still change, and compares siblings. The default environment of method=trace has multi-hop questions (env=search, with
 the shipped policy that knows tools), one of the paper's three domains, whose episodes are short. An iteration has 64
-rollouts and 128 continuations. A continuation counts as half a trajectory (App. E.5), so they are 128 trajectories.
+rollouts and 128 continuations. A continuation costs half a trajectory (App. E.5), so an iteration costs 64 + 128 / 2 = 128
+trajectories, if every prompt has a turn to branch at.
 
 The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
 a part is named in conf/GROUP/OPTION.yaml.
 
 1. for each iteration: draw a pool of candidate prompts
     [methods/states.py] states=task_starts, rollout.states=32
-2. V of each prompt, and later of each prefix (Eq. 17)
+2. V(h): predicted success of the history h, of a prompt or of a prefix, the history after a turn that did not end its rollout
+    (Eq. 17); 1/2 before training
     [rollouts/predictor.py] predictor=tiny, predictor.layers=1
-3. divide M rollouts among the prompts, m for each, so that the expected number of mixed groups is greatest (Eqs. 12-13)
+3. divide M rollouts (null: twice the pool) among the prompts, m = 0 or m > 1 for each, so that the sum of 1 - V^m - (1 - V)^m,
+    the chance that both outcomes occur, is greatest (Eqs. 12-13)
     [methods/trace.py, methods/allocate.py] allocator=trace, allocator.root=predicted, allocator.budget=null
 4. play these M rollouts with pi_old to their end
     [rollouts/player.py] rollout.turns=null
-5. when a prompt's m have ended: q = r V + (1 - r)(1 - V), the chance that a continuation of a prefix ends alike (Eq. 15)
-    [methods/trace.py, methods/reward.py] reward=outcome, reward.of=won
-6. divide m N continuations of each prompt so that the most turns are expected to get one with another outcome (Eqs. 14-16)
+5. when a prompt's rollouts have ended: q = r V + (1 - r)(1 - V) of each prefix, the chance that a continuation ends like the
+    rollout that it leaves, whose reward is r (Eq. 15); the paper's r for questions is F1, reward.of=return
+    [methods/trace.py, methods/reward.py, rollouts/predictor.py] reward=outcome, reward.of=won
+6. divide m N continuations among the prefixes of each prompt, k for each, so that the sum of 1 - q^k is greatest (Eqs. 14-16)
     [methods/trace.py, rollouts/player.py] allocator.prefix=predicted, allocator.expansion=2
-7. fit V to the mean reward of the leaves below each root and below some shared histories (Eqs. 18-19)
-    [rollouts/predictor.py] predictor.epochs=2, predictor.prefix_share=0.06
-8. R of a node: mean of its children; A_c = (R_c - mean) / (std + eps); equal siblings are left out (Eqs. 45-46)
+7. R of a leaf is r, and of a node the mean of its children; A_c = (R_c - mean) / (std + eps) over siblings, for all turns up to
+    the next branch point; equal siblings have weight 0 (Eqs. 45-46)
     [methods/trace.py, methods/credit.py] advantage=treerpo, advantage.zero_variance=drop
-9. w_t = pi / pi_old of each token; min(w_t A, clip(w_t) A). With one step on fresh rollouts w_t is 1, so nothing is clipped
+8. fit V by squared error to the mean reward of the leaves below each prompt, and below a few prefixes that branched (Eqs. 18-19)
+    [rollouts/predictor.py] predictor.epochs=2, predictor.prefix_share=0.06
+9. w_t = pi / pi_old of each token; min(w_t A, clip(w_t) A). In the only step on fresh rollouts of the tree engine w_t is 1
     [methods/loss.py] loss=clipped, loss.ratio=token, loss.clip_low=0.2, loss.clip_high=0.28, loss.kl_beta=0.0
-10. J: mean over prompts of the mean over branches of the mean over tokens, without those left out (Eqs. 43, 47)
+10. J: mean over prompts of the mean over branches of the mean over tokens, of branches with weight only (Eqs. 43, 47)
     [methods/loss.py] loss.aggregation=tree_mean_seq_mean_token_mean
 11. one AdamW step on -J, with the gradient clipped
     [training/policy_module.py] update.steps=1, update.clip_norm=1.0
@@ -54,10 +59,8 @@ class TRACE(Method):
     pool: int = key("rollout.states", 32)  # candidate prompts of an update; the paper: 256 or 512
     # M, rollouts from the roots; None: twice the pool, the paper's ratio
     budget: int | None = key("allocator.budget", None)
-    expansion: int = key("allocator.expansion", 2)  # N, continuations of a rollout, of App. E.5
-    prefix_share: float = key(
-        "predictor.prefix_share", 0.06
-    )  # of later histories among those that V is fitted to (App. E.6)
+    expansion: int = key("allocator.expansion", 2)  # N, continuations per rollout on average, of App. E.5
+    prefix_share: float = key("predictor.prefix_share", 0.06)  # share of prefixes among V's examples (App. E.6)
     clip_low: float = key("loss.clip_low", 0.2)
     clip_high: float = key("loss.clip_high", 0.28)  # both of App. E.3
 
@@ -66,9 +69,9 @@ def trace_root_allocation(values: Sequence[float] | Array, budget: int) -> Count
     """Returns the number m of rollouts of each prompt, shape (B,), so that the sum of f(m) over prompts is largest.
     f(m) is the predicted probability that m rollouts of a prompt contain both a success and a failure (Eq. 12).
 
-    Each m is in {0, 2, 3, ...}, and all m sum to ``budget``. The gain of the m-th rollout is f(m) - f(m - 1), where
-    f(m) = 1 - v^m - (1 - v)^m and v is the predicted success. The first two rollouts together gain f(2), so each of
-    them gains v (1 - v). The third gains the same, and later ones gain less. So f equals its concave hull except at m =
+    Each m is in {0, 2, 3, ...}, and all m sum to ``budget``. f(m) = 1 - v^m - (1 - v)^m for m > 0 with
+    the predicted success v, and f(0) = f(1) = 0. The first two rollouts together gain f(2), so each of them gains v (1 - v).
+    The third gains the same, and the m-th f(m) - f(m - 1), which falls with m. So f equals its concave hull except at m =
     1, which is not allowed. The greedy choice on the hull is optimal unless it leaves one prompt with a single rollout.
     In that case one rollout must be moved, the least loss on the hull: either the single rollout goes to the prompt
     that gains most from one more, or the prompt with the single rollout gets a second one from the prompt that loses
@@ -169,9 +172,9 @@ class Trace:
     chosen turns (Eq. 16).
 
     Continuations are started once, after the rollouts from the root have ended, and separately for each prompt. If no
-    rollout of a prompt has a turn to branch at, the prompt gets the same number of further rollouts from its root
-    instead. A rollout whose environment failed gets no continuations. ``root=uniform`` spreads the budget evenly over as
-    many states as can get ``group_size`` rollouts each (over at least one state). The combinations of ``root`` and
+    rollout of a prompt has a turn to branch at, the prompt gets its m N as further rollouts from its root instead. A
+    rollout whose environment failed gets no continuations. ``root=uniform`` spreads the budget evenly over as many
+    states as can get ``group_size`` rollouts each (over at least one state). The combinations of ``root`` and
     ``prefix`` are the rows of the paper's Table 1.
     """
 
@@ -223,11 +226,12 @@ class TreeRPO:
     population std are those of the values of all children of that node.
 
     The value R of a leaf is its total reward. The value of any other node is the plain mean of its children's values,
-    regardless of how many leaves each child has. A branch is a child and all turns after it up to the next branch
-    point. All turns of a branch have the same advantage, and each branch is one sample of the loss (the edges of Eq.
-    47). On a tree that branches only at its root, the advantage of every turn is the group advantage of its leaf.
-    Children without a valid leaf are left out of all means and have weight 0. In a tree that a gate stopped, every turn
-    has weight 0. ``zero_variance`` is about branch points whose children have equal values, and a root with one child.
+    regardless of how many leaves each child has. A branch is a child and all turns after it, up to and including the
+    next turn with several children. All turns of a branch have the same advantage, and each branch is one sample of the
+    loss (the edges of Eq. 47). On a tree that branches only at its root, the advantage of every turn is the group
+    advantage of its leaf. Children without a valid leaf are left out of all means and have weight 0. In a tree that a
+    gate stopped, every turn has weight 0. ``zero_variance`` applies to branch points whose children have equal values,
+    and a root with one child.
     """
 
     eps: Annotated[float, Ge(0)] = 1e-6
