@@ -21,7 +21,8 @@ REFERENCE = {
     "environments": ["turnwise.env", "turnwise_worlds.scripted_experts", "turnwise_worlds.tool_environment"],
     "methods": [f"turnwise.methods.{name}" for name in ("sft", "grpo", "pivotrl", "awpo", "trace", "selective")],
     "parts": [
-        f"turnwise.methods.{name}" for name in ("states", "allocate", "gate", "reward", "credit", "turn_credit", "loss")
+        f"turnwise.methods.{name}"
+        for name in ("states", "allocate", "gate", "reward", "credit", "turn_rewards", "loss")
     ],
     "engines": ["turnwise.engines.engine"],
     "judges": ["turnwise.judges.judge"],
