@@ -1,27 +1,29 @@
 """PivotRL (arXiv:2603.21383): the policy acts once at pivots, expert turns whose sampled outcomes are mixed and mostly
-failures; any action that is equivalent to the expert's is rewarded (Eqs. 5-7). Where all samples of a state have the same
+failures; any action that the verifier accepts is rewarded (Eqs. 5-6). Where all samples of a state have the same
 reward, each advantage is 0, and a group-normalised method learns nothing from the rewards.
 
 The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
 a part is named in conf/GROUP/OPTION.yaml.
 
-1. D_cand: every assistant turn of every expert trajectory, (s, a*), without those that the environment excludes (Eq. 3)
-    [methods/states.py, training/candidates.py] data.trajectories=500
-2. draw K actions at each s from pi_0; mu and sigma^2 of the verifier's verdicts on them (Eq. 4)
+1. D_cand: every assistant turn of every expert trajectory, (s, a*), without those that the environment excludes (Eq. 3); a* may
+    be a mistake, because 70 % of the trajectories are the clumsy expert's
+    [methods/states.py, training/candidates.py] data.trajectories=500, data.good=0.3
+2. draw K actions at each s from pi_0, the policy before training; mu and sigma^2 of the verifier's verdicts on them (Eq. 4)
     [training/profile.py, methods/states.py] states.k=8
 3. D_pivot: the turns with sigma^2 > 0 and mu < lambda_diff (Eq. 5)
     [methods/pivotrl.py, training/profile.py] states=pivots, states.keep=adv, states.lambda_diff=0.4
-4. for each iteration: draw B states s from D_pivot, in groups of up to 4 random states of one trajectory
+4. for each iteration: draw B states s from D_pivot, up to 4 (96 / 24) random ones of one trajectory together
     [methods/states.py] rollout.states=96, rollout.trajectories=24
 5. draw G actions a_i at each s from pi_old
     [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=16, rollout.turns=1
-6. r_i = 1 where the verifier accepts a_i as equivalent to a*, else 0 (Eq. 6)
+6. r_i = 1 where the verifier accepts a_i, else 0 (Eq. 6); here it compares with a*, other environments have other verifiers
     [env.py, rollouts/verdicts.py, methods/pivotrl.py] reward=functional, env.verifier=demonstrated
 7. A_i = (r_i - mean) / (std + eps_std) within the group; groups of equal rewards stay, with A_i = 0 (Eq. 1)
     [methods/credit.py] advantage=group, advantage.scale=true, advantage.zero_variance=keep
 8. w_i = pi(a_i|s) / pi_old(a_i|s), the ratio of the whole action (Eq. 8)
     [methods/loss.py] loss=clipped, loss.ratio=action
-9. J: mean over actions of min(w_i A_i, clip(w_i) A_i) - beta KL(pi, pi_0) (Eq. 7); KL: w_i times the sum of k3
+9. J: mean over actions of [min(w_i A_i, clip(w_i, 1 - clip_low, 1 + clip_high) A_i) - kl_beta w_i times the sum of k3 over the
+    action's tokens], the KL term of Eq. 7; k3 = e^x - x - 1, x = log pi_0 - log pi of a token
     [methods/loss.py, training/policy_module.py] loss.clip_low=0.2, loss.clip_high=0.2, loss.kl_beta=0.2, loss.kl_estimator=k3,
     loss.kl_importance=true, loss.aggregation=turn_mean_token_mean
 10. one AdamW step on -J, with the gradient clipped
@@ -47,7 +49,7 @@ class PivotRL(Method):
     name: ClassVar[str] = "pivotrl"
 
     k: int = key("states.k", 8)  # K, actions sampled at each turn before training (Eq. 4); the paper gives no number
-    # turns with a mean below this are kept (Eq. 5); the paper gives no number
+    # mixed turns whose verdicts have a mean below this are kept (Eq. 5); the paper gives no number
     lambda_diff: float = key("states.lambda_diff", 0.4)
     batch: int = key("rollout.states", 96)  # B, turns of an update; the paper: 64 (App. A.2, software)
     group_size: int = key("allocator.group_size", 16)  # G, actions at a turn; the paper: 16 (App. A.2, software)

@@ -1,9 +1,10 @@
 """Selective Rollout (arXiv:2605.05802): a gate stops groups whose rollouts begin alike; its signals and their distance.
 
 It is group-relative REINFORCE with a gate. After K = 10 turns the gate stops a group whose rollouts have taken nearly the
-same actions (d_10 < 0.12). The environment is that of grpo, because the gate needs episodes of more than 10 turns; an update
-has 16 groups of 8 rollouts. The temperature is 0.1, because at higher temperatures the rollouts of the shipped policy differ
-too much for the gate to stop a group. Other scales set their own (tiny_selective 0.55, for large models the paper's 0.7).
+same actions (d_10 < 0.12). In the default environment, the household, won episodes end within 4 to 10 turns, so the gate
+mostly meets groups that fail; the kept sweeps have K = 5. An update has 16 groups of 8 rollouts. The temperature is 0.1,
+because at higher temperatures the rollouts of the shipped policy differ too much for the gate to stop a group.
+scale=tiny_selective has 0.55, scale=paper_selective the paper's 0.7; other scales and models keep their own.
 
 The algorithm. A step names the files that do it, below src/turnwise, and the parts and keys that decide it; the class of
 a part is named in conf/GROUP/OPTION.yaml.
@@ -13,17 +14,18 @@ a part is named in conf/GROUP/OPTION.yaml.
 2. roll out G episodes from each s with pi_old, at a low temperature
     [methods/allocate.py, rollouts/player.py] allocator=uniform, allocator.group_size=8, rollout.turns=null,
     rollout.sampling.temperature=0.1
-3. after step K: d_K of the G prefixes, without reasoning; a group with d_K < d_L is stopped and dropped, unless all of its
-    episodes ended by step K (Eq. 2)
+3. when all episodes of a group have taken K turns or ended: d_K, the normalised edit distance between the first K actions (one
+    action is one symbol, without its reasoning), averaged over all pairs; if d_K < d_L, the group is stopped and dropped (Eq. 2).
+    Not from Eq. 2: a group whose episodes have all ended by then is kept
     [methods/selective.py, methods/gate.py, rollouts/player.py] gate=divergence, gate.k=10, gate.threshold=0.12,
     gate.over=false
 4. r_i = 1 where episode i is won, else 0
     [methods/reward.py] reward=outcome, reward.of=won
 5. A_i = (r_i - mean) / (std + eps) within each group that is left; equal rewards stay, with A_i = 0 (Eq. 1)
     [methods/credit.py] advantage=group, advantage.zero_variance=keep
-6. A_i log p(tau_i), summed over all actions' tokens; no ratio, no clip (Sec. 2.1); p at the sampling temperature
+6. A_i log p(tau_i), the sum over the tokens of its actions, at the sampling temperature; no ratio, no clip (Sec. 2.1)
     [methods/loss.py] loss=clipped, loss.ratio=none
-7. J: mean over all episodes that are left; only its gradient is used
+7. J: mean over all episodes that are left; the loss has its gradient, not its value
     [methods/loss.py] loss.aggregation=constant, loss.constant_length=1, loss.kl_beta=0.0
 8. one AdamW step on -J, with the gradient clipped
     [training/policy_module.py] update.steps=1, update.clip_norm=1.0
@@ -176,7 +178,7 @@ class Either(AtStep):
 
 @dataclass(frozen=True, slots=True)
 class Signal(AtStep):
-    """Stops a tree at step K (after ``k`` turns) if one of the :data:`SIGNALS` is below a threshold, or at or above it
+    """Stops a tree at step K (after ``k`` turns) if ``signal``, one of :data:`SIGNALS`, is below ``threshold``, or at or above it
     (``below=False``, for ``termination_fraction``, which is high if most rollouts have ended).
     """
 

@@ -5,13 +5,13 @@ The algorithm. A step names the files that do it, below src/turnwise, and the pa
 a part is named in conf/GROUP/OPTION.yaml.
 
 1. take every expert trajectory; its turns, without those that the environment excludes, are (s_t, a*_t) (PivotRL Eq. 3).
-    70 % of the trajectories are the clumsy expert's, who makes mistakes and corrects them
+    70 % of the trajectories are the clumsy expert's; the mistakes that it makes and corrects are trained on too
     [methods/states.py, training/candidates.py] data.trajectories=500, data.good=0.3, states=expert_turns, reward=none
 2. for each iteration: draw B trajectories, or parts if the chat template shortens the history of later turns
     [methods/states.py] rollout.states=24
 3. read each trajectory once, as a tree with one path; sample nothing
     [methods/sft.py, training/iterations.py] allocator=none, advantage=none
-4. J: mean of log pi(a*_t | s_t) over all demonstrated tokens
+4. J: mean over all demonstrated tokens of log pi of the token after all before it
     [methods/sft.py] loss=nll, loss.aggregation=token_mean
 5. one AdamW step on -J, with the gradient clipped
     [training/policy_module.py] update.steps=1, update.clip_norm=1.0
@@ -38,8 +38,8 @@ class SFT(Method):
 
 @dataclass(frozen=True, slots=True)
 class Nll:
-    """Computes -log pi(a*|s) of the demonstrated actions a* in their states s. (PivotRL, section 2, sums over the tokens of
-    a turn; ``token_mean`` divides that by the mean length of a turn.)
+    """Computes the mean negative log-likelihood of the demonstrated tokens. (PivotRL, section 2, sums over the tokens of a
+    turn and averages over turns; ``token_mean`` is that divided by the mean length of a turn of the update.)
 
     With ``token_mean`` the loss is the mean over all demonstrated tokens of the update, and every token has the same
     weight. With ``turn_mean_token_mean`` it is the mean over the tokens of each turn and then over turns, and every
